@@ -1,0 +1,225 @@
+"""Whether an envelope can be run: by the loaded artifact (ENV-6), and by the process at hand (ENV-9).
+
+ADMISSION is a ladder in the order of the contract: each rung tests one condition, and the first that fails is the one
+reported. Nothing here touches a model, a policy, a generator, a cache or a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final, Literal, NamedTuple
+
+from .artifact import ArtifactFacts
+from .envelope import Envelope, Temperature, TopK, TopP
+from .errors import NotAdmissible
+
+Capability = Literal[
+    "repair_call", "token_alignment", "span_alignment", "echo_prompt", "prompt_logprobs", "consumer_cancel"
+]
+"""A promise that an envelope may ask for and that a program keeps only where it says so."""
+
+NO_CAPABILITIES: Final[frozenset[Capability]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFacts:
+    """What a process computes on.
+
+    compute_dtype, logit_dtype   for example `float32`
+    cache_kind                   the cache family's tag, for example `slot_arena`
+    device_class                 `cpu`, `cuda` or `mps`
+    framework_revision           library and version that the results depend on, for example `torch 2.13.0`
+    """
+
+    compute_dtype: str
+    logit_dtype: str
+    cache_kind: str
+    device_class: str
+    framework_revision: str
+
+
+class Situation(NamedTuple):
+    """What a rung looks at."""
+
+    envelope: Envelope
+    facts: ArtifactFacts
+    capabilities: frozenset[Capability]
+
+
+Rung = tuple[str, Callable[[Situation], str | None]]
+"""A stable name, and a function that says why the situation fails; None where it holds."""
+
+
+def check(envelope: Envelope, facts: ArtifactFacts, capabilities: frozenset[Capability] = NO_CAPABILITIES) -> None:
+    """Raise NotAdmissible for the first rung of ADMISSION that the envelope fails on this artifact."""
+    situation = Situation(envelope, facts, capabilities)
+    for name, fault in ADMISSION:
+        if reason := fault(situation):
+            raise NotAdmissible(check=name, reason=reason)
+
+
+def check_runtime(envelope: Envelope, runtime: RuntimeFacts) -> None:
+    """Raise NotAdmissible for the first fact that the envelope binds and this process does not have.
+
+    The compatibility class decides what is bound: a fact that it leaves open is null in the envelope.
+    """
+    plane = envelope.runtime
+    for name, bound, found in (
+        ("runtime.compute_dtype", plane.compute_dtype, runtime.compute_dtype),
+        ("runtime.logit_dtype", plane.logit_dtype, runtime.logit_dtype),
+        ("runtime.cache.kind", plane.cache.kind, runtime.cache_kind),
+        ("runtime.device_class", plane.device_class, runtime.device_class),
+        ("runtime.framework_revision", plane.framework_revision, runtime.framework_revision),
+    ):
+        if bound is not None and bound != found:
+            raise NotAdmissible(
+                check=name, reason=f"the envelope is bound to {bound} ({plane.compatibility}), and this is {found}"
+            )
+
+
+def _equal(path: str, fact: str) -> Rung:
+    """A rung: the envelope's field and the loaded artifact's fact are the same."""
+    field, loaded = attrgetter(path), attrgetter(fact)
+
+    def fault(situation: Situation) -> str | None:
+        sealed, actual = field(situation.envelope), loaded(situation.facts)
+        return None if sealed == actual else f"the envelope says {sealed}, and the loaded artifact has {actual}"
+
+    return path, fault
+
+
+def _needs(name: str, asked: Callable[[Envelope], bool], capability: Capability) -> Rung:
+    """A rung: what the envelope asks for is something that this program keeps."""
+
+    def fault(situation: Situation) -> str | None:
+        if asked(situation.envelope) and capability not in situation.capabilities:
+            return f"this program does not offer {capability}"
+        return None
+
+    return name, fault
+
+
+# ---- prompt ---------------------------------------------------------------------------------------------------
+
+
+def _mask_length(situation: Situation) -> str | None:
+    prompt = situation.envelope.prompt
+    ids, mask = len(prompt.token_ids), len(prompt.attention_mask)
+    return None if ids == mask else f"{ids} token ids have {mask} mask entries"
+
+
+def _mask_hides(situation: Situation) -> str | None:
+    # Padding belongs to a batch, not to a request: a hidden token would count as input and change nothing.
+    mask = situation.envelope.prompt.attention_mask
+    return None if all(mask) else f"token {mask.index(0)} is hidden; leave hidden tokens out of the prompt"
+
+
+def _empty(situation: Situation) -> str | None:
+    return None if situation.envelope.prompt.token_ids else "there is no token to start from"
+
+
+def _beyond_context(situation: Situation) -> str | None:
+    length, room = len(situation.envelope.prompt.token_ids), situation.envelope.position_visibility.context_tokens_max
+    return None if length <= room else f"{length} prompt tokens do not fit into a context of {room}"
+
+
+def _outside(ids: Iterable[int], situation: Situation) -> str | None:
+    size = situation.envelope.text_interface.vocabulary_size
+    return next((f"id {one} lies outside the vocabulary of {size}" for one in ids if one >= size), None)
+
+
+# ---- special ids ----------------------------------------------------------------------------------------------
+
+
+def _eos_of_artifact(situation: Situation) -> str | None:
+    sealed, actual = situation.envelope.text_interface.eos_ids, tuple(sorted(situation.facts.eos_ids))
+    return None if sealed == actual else f"the envelope says {sealed}, and the loaded artifact has {actual}"
+
+
+def _eos_of_planes(situation: Situation) -> str | None:
+    ends, declared = situation.envelope.termination.eos_ids, situation.envelope.text_interface.eos_ids
+    return None if ends == declared else f"it is {ends}, and text_interface.eos_ids is {declared}"
+
+
+# ---- policy ---------------------------------------------------------------------------------------------------
+
+
+def _repeated(entries: Iterable[Any]) -> str | None:
+    kinds = [entry.kind for entry in entries]
+    return next((f"{kind} is written twice" for kind in kinds if kinds.count(kind) > 1), None)
+
+
+def _greedy_reshapes(situation: Situation) -> str | None:
+    policy = situation.envelope.policy
+    idle = [entry.kind for entry in policy.transforms if isinstance(entry, (Temperature, TopK, TopP))]
+    if policy.family == "greedy" and idle:
+        return f"greedy takes the best score whatever {idle[0]} does; leave it out"
+    return None
+
+
+def _no_temperature(situation: Situation) -> str | None:
+    policy = situation.envelope.policy
+    stated = any(isinstance(entry, Temperature) for entry in policy.transforms)
+    return "sampling must state its temperature" if policy.family == "sample" and not stated else None
+
+
+def _too_many_logprobs(situation: Situation) -> str | None:
+    top, size = situation.envelope.policy.logprobs_top, situation.envelope.text_interface.vocabulary_size
+    return None if top <= size else f"{top} alternatives do not exist in a vocabulary of {size}"
+
+
+# ---- cache and positions --------------------------------------------------------------------------------------
+
+
+def _context_of_model(situation: Situation) -> str | None:
+    asked, room = situation.envelope.position_visibility.context_tokens_max, situation.facts.context_tokens_max
+    return None if asked <= room else f"{asked} positions are asked for, and the model has {room}"
+
+
+def _cache_start(situation: Situation) -> str | None:
+    start = situation.envelope.position_visibility.cache_position_start
+    return None if start == 0 else f"it is {start}, and every run begins with an empty cache"
+
+
+ADMISSION: Final[tuple[Rung, ...]] = (
+    # Hashes are there by the schema; here they and what they stand for equal the loaded artifact and tokenizer.
+    _equal("artifact.release_id", "release_id"),
+    _equal("artifact.architecture", "architecture"),
+    _equal("artifact.checkpoint_sha256", "checkpoint_sha256"),
+    _equal("artifact.config_sha256", "config_sha256"),
+    _equal("artifact.weight_dtype", "weight_dtype"),
+    _equal("text_interface.tokenizer_sha256", "tokenizer_sha256"),
+    _equal("text_interface.template_sha256", "template_sha256"),
+    _equal("text_interface.vocabulary_size", "vocabulary_size"),
+    # Prompt ids and mask, a prompt or a start state (this version has none), ids in the vocabulary.
+    ("prompt_mask_length", _mask_length),
+    ("prompt_mask_hides", _mask_hides),
+    ("prompt_empty", _empty),
+    ("prompt_beyond_context", _beyond_context),
+    ("prompt_ids_in_vocabulary", lambda situation: _outside(situation.envelope.prompt.token_ids, situation)),
+    ("stop_ids_in_vocabulary", lambda situation: _outside(situation.envelope.termination.stop_token_ids, situation)),
+    # Special ids: the artifact's, and the same in both planes.
+    _equal("text_interface.bos_id", "bos_id"),
+    ("text_interface.eos_ids", _eos_of_artifact),
+    _equal("text_interface.pad_id", "pad_id"),
+    ("termination.eos_ids", _eos_of_planes),
+    # The policy says all that it needs, once, and nothing idle.
+    ("policy_transform_repeated", lambda situation: _repeated(situation.envelope.policy.transforms)),
+    ("policy_greedy_reshapes", _greedy_reshapes),
+    ("policy_temperature_missing", _no_temperature),
+    ("policy_logprobs_top", _too_many_logprobs),
+    # Cache ABI, and the positions that the cache is to hold.
+    _equal("runtime.cache.abi", "cache_abi"),
+    ("context_of_model", _context_of_model),
+    ("cache_position_start", _cache_start),
+    # Promises about the output.
+    _needs("output.final_cache", lambda envelope: envelope.output.final_cache == "repaired", "repair_call"),
+    _needs("output_token_alignment", lambda envelope: envelope.output.alignment == "token", "token_alignment"),
+    _needs("output_span_alignment", lambda envelope: envelope.output.alignment == "span", "span_alignment"),
+    _needs("output.echo_prompt", lambda envelope: envelope.output.echo_prompt, "echo_prompt"),
+    _needs("output.consumer_policy", lambda envelope: envelope.output.consumer_policy == "cancel", "consumer_cancel"),
+    _needs("output.extras", lambda envelope: bool(envelope.output.extras), "prompt_logprobs"),
+    ("output_extra_repeated", lambda situation: _repeated(situation.envelope.output.extras)),
+)

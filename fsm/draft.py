@@ -1,0 +1,140 @@
+"""What people write: a prompt, a chat or token ids, and ordinary sampling flags. `seal` makes an envelope of it.
+
+A draft is as strict as an envelope, but its fields have defaults. Where a default is null, null means "not given".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError, PydanticKnownError
+
+from . import limits
+from .canonical import ListOrder, TextForm
+from .envelope import (
+    Alignment,
+    Compatibility,
+    ConsumerPolicy,
+    FinalCache,
+    RngAlgorithm,
+    StopIds,
+    StopStrings,
+    ZeroTokenChoice,
+)
+from .errors import SchemaViolation
+from .schema import JSON_LIST, Plane, TokenId, typed, violation
+from .strict_json import kind_of, parse
+
+UNTIL_CONTEXT: Final = "until_context"
+NEW_TOKENS_DEFAULT: Final = 256
+RETRY_BUDGET_DEFAULT: Final = 3
+
+
+def _budget(value: Any) -> Any:
+    """A count of tokens, or the word for "as many as the context holds". No number stands for "unlimited"."""
+    if value == UNTIL_CONTEXT:
+        return value
+    if type(value) is not int:
+        raise PydanticKnownError("int_type")
+    if value < 0:
+        reason = f'it must be at least 0; write "{UNTIL_CONTEXT}" for as many tokens as the context holds'
+        raise PydanticCustomError("rule", "{reason}", {"reason": reason})
+    if value > limits.NEW_TOKENS_MAX:
+        raise PydanticKnownError("less_than_equal", {"le": limits.NEW_TOKENS_MAX})
+    return value
+
+
+TokenBudget = Annotated[int | Literal["until_context"], BeforeValidator(_budget)]
+
+
+class Message(Plane):
+    """One turn of a chat, as its template takes it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Annotated[str, TextForm.VERBATIM, Field(max_length=limits.TEXT_CHARACTERS_MAX)]
+
+
+class Draft(Plane):
+    """A request as people write it: exactly one of `prompt`, `messages` and `token_ids`, and flags.
+
+    max_new_tokens     a count; 0 makes no output (see zero_token_choice); "until_context" has no bound but the context
+    zero_token_choice  only with max_new_tokens 0; not given: no_call
+    temperature        not given: 0, or 1 where top_k or top_p asks for sampling. 0: greedy, and top_k, top_p are idle
+    top_k              not given or 0: off; above the vocabulary: all tokens
+    top_p              not given or 1: off; 0: the best token only
+    seed               not given: a fresh one where the policy samples, else 0
+    choice             which of several answers to one request this is; each has its own noise
+    logprobs           alternatives recorded for each token; prompt_logprobs the same for the prompt's (not given: none)
+    deadline_ms        time from admission after which the job ends as `timeout`
+    """
+
+    prompt: Annotated[str, TextForm.VERBATIM, Field(min_length=1, max_length=limits.TEXT_CHARACTERS_MAX)] | None = None
+    messages: (
+        Annotated[
+            tuple[Message, ...], JSON_LIST, ListOrder.ORDERED, Field(min_length=1, max_length=limits.MESSAGES_MAX)
+        ]
+        | None
+    ) = None
+    token_ids: (
+        Annotated[
+            tuple[TokenId, ...], JSON_LIST, ListOrder.ORDERED, Field(min_length=1, max_length=limits.PROMPT_TOKENS_MAX)
+        ]
+        | None
+    ) = None
+    max_new_tokens: TokenBudget = NEW_TOKENS_DEFAULT
+    zero_token_choice: ZeroTokenChoice | None = None
+    min_new_tokens: Annotated[int, Field(ge=0, le=limits.NEW_TOKENS_MAX)] = 0
+    temperature: Annotated[float, Field(ge=0, le=limits.TEMPERATURE_MAX)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=limits.VOCABULARY_SIZE_MAX)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=0, le=limits.SEED_MAX)] | None = None
+    choice: Annotated[int, Field(ge=0, le=limits.CHOICE_MAX)] = 0
+    rng_algorithm: RngAlgorithm = "philox4x32-10"
+    logprobs: Annotated[int, Field(ge=0, le=limits.LOGPROBS_TOP_MAX)] = 0
+    prompt_logprobs: Annotated[int, Field(ge=0, le=limits.LOGPROBS_TOP_MAX)] | None = None
+    stop: StopStrings = ()
+    stop_token_ids: StopIds = ()
+    ignore_eos: bool = False
+    deadline_ms: Annotated[int, Field(ge=1, le=limits.DEADLINE_MS_MAX)] | None = None
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+    echo_prompt: bool = False
+    alignment: Alignment = "text"
+    final_cache: FinalCache = "pending"
+    consumer_policy: ConsumerPolicy = "detach"
+    batch_width: Annotated[int, Field(ge=1, le=limits.BATCH_WIDTH_MAX)] = 1
+    compatibility: Compatibility = "any_revision"
+    retry_budget: Annotated[int, Field(ge=0, le=limits.RETRY_BUDGET_MAX)] = RETRY_BUDGET_DEFAULT
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Self:
+        given = [name for name in ("prompt", "messages", "token_ids") if getattr(self, name) is not None]
+        if not given:
+            raise violation("prompt", "one of prompt, messages and token_ids must be given")
+        if len(given) > 1:
+            raise violation(given[1], f"{given[0]} is given too; give one of prompt, messages and token_ids")
+        if self.zero_token_choice is not None and self.max_new_tokens != 0:
+            raise violation("zero_token_choice", "it is a choice only where max_new_tokens is 0")
+        if self.max_new_tokens != UNTIL_CONTEXT and self.min_new_tokens > self.max_new_tokens:
+            raise violation("min_new_tokens", "it must not exceed max_new_tokens")
+        return self
+
+
+def parse_draft(raw: bytes) -> Draft:
+    """The draft that a strict JSON text is.
+
+    Raises LimitExceeded, MalformedJson or SchemaViolation for the first fault in the order of the text.
+    """
+    return draft_from(parse(raw))
+
+
+def draft_from(value: Any) -> Draft:
+    """The draft of a JSON value (dicts and lists), with typed errors; see `parse_draft`."""
+    if not isinstance(value, Mapping):
+        raise SchemaViolation(path="request", reason=f"it must be an object, and is {kind_of(value)}")
+    try:
+        return Draft.model_validate(value)
+    except ValidationError as error:
+        raise typed(error, value) from error

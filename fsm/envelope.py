@@ -1,0 +1,296 @@
+"""The sealed request envelope `numinens.request.v1`: nine planes that decide what a generation run is.
+
+The schema is closed, and its bytes are for good: a later feature enters as a new member of a tagged union (a `kind`,
+`mode` or `family`), of a `Reserved` list, or in place of a null, so that no envelope sealed before changes its bytes.
+Texts and lists carry the marks of `canonical`. No clock, address, job id or worker name is part of it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from . import limits
+from .canonical import ListOrder, TextForm, canonical_bytes, request_identity
+from .errors import SchemaViolation, UnknownVersion
+from .finish import FinishReason
+from .schema import JSON_LIST, SET_OF_INTS, Name, Plane, Reserved, Sha256, TokenId, text_within_bytes, typed, violation
+from .strict_json import kind_of, parse, path_text
+
+SCHEMA_NAME: Final = "numinens.request.v1"
+KNOWN_SCHEMAS: Final = (SCHEMA_NAME,)
+_VERSION_CHARACTERS_SHOWN = 100
+
+EosIds = Annotated[tuple[TokenId, ...], JSON_LIST, ListOrder.SET, SET_OF_INTS, Field(max_length=limits.EOS_IDS_MAX)]
+StopString = Annotated[str, TextForm.VERBATIM, Field(min_length=1), text_within_bytes(limits.STOP_STRING_BYTES_MAX)]
+StopStrings = Annotated[tuple[StopString, ...], JSON_LIST, ListOrder.ORDERED, Field(max_length=limits.STOP_STRINGS_MAX)]
+StopIds = Annotated[
+    tuple[TokenId, ...], JSON_LIST, ListOrder.SET, SET_OF_INTS, Field(max_length=limits.STOP_TOKEN_IDS_MAX)
+]
+Dtype = Literal["float16", "bfloat16", "float32", "float64"]
+RngAlgorithm = Literal["philox4x32-10", "splitmix64"]
+DeviceClass = Literal["cpu", "cuda", "mps"]
+Compatibility = Literal["exact", "any_revision", "any_device"]
+ZeroTokenChoice = Literal["no_call", "prefill_only"]
+Alignment = Literal["token", "text", "span"]
+FinalCache = Literal["pending", "repaired"]
+ConsumerPolicy = Literal["detach", "cancel"]
+
+
+class Artifact(Plane):
+    """Which weights and configuration; `adapters` will list what is laid over them."""
+
+    release_id: Name
+    architecture: Name
+    checkpoint_sha256: Sha256
+    config_sha256: Sha256
+    weight_dtype: Name
+    adapters: Reserved
+
+
+class TextInterface(Plane):
+    """How text becomes ids and back. A null special id: the tokenizer declares none."""
+
+    tokenizer_sha256: Sha256
+    template_sha256: Sha256 | None
+    bos_id: TokenId | None
+    eos_ids: EosIds
+    pad_id: TokenId | None
+    vocabulary_size: Annotated[int, Field(ge=1, le=limits.VOCABULARY_SIZE_MAX)]
+
+
+class PromptSource(Plane):
+    """What the ids were made from. The ids are what the model sees; the text itself is not part of the request."""
+
+    kind: Literal["tokens", "text", "chat"]
+
+
+class Prompt(Plane):
+    """The input ids, and for each whether it is visible (1). `start_state` will name a state to begin from."""
+
+    token_ids: Annotated[tuple[TokenId, ...], JSON_LIST, ListOrder.ORDERED, Field(max_length=limits.PROMPT_TOKENS_MAX)]
+    attention_mask: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=1)], ...],
+        JSON_LIST,
+        ListOrder.ORDERED,
+        Field(max_length=limits.PROMPT_TOKENS_MAX),
+    ]
+    source: PromptSource
+    start_state: None
+
+
+class PositionVisibility(Plane):
+    """Who attends to whom, and at which positions: a visible token's position is the count of visible ones before."""
+
+    mode: Literal["causal"]
+    position_rule: Literal["valid_token_cumsum"]
+    cache_position_start: Annotated[int, Field(ge=0, le=limits.CONTEXT_TOKENS_MAX)]
+    context_tokens_max: Annotated[int, Field(ge=1, le=limits.CONTEXT_TOKENS_MAX)]
+
+
+class Temperature(Plane):
+    """Divides the scores. Temperature 0 is the greedy family, so a value is positive, however small."""
+
+    kind: Literal["temperature"]
+    value: Annotated[float, Field(gt=0, le=limits.TEMPERATURE_MAX)]
+
+
+class TopK(Plane):
+    """Keeps the k best scores; a k above the vocabulary keeps all."""
+
+    kind: Literal["top_k"]
+    k: Annotated[int, Field(ge=1, le=limits.VOCABULARY_SIZE_MAX)]
+
+
+class TopP(Plane):
+    """Keeps the smallest set of best tokens whose probability reaches p: 0 keeps the best one, 1 keeps all."""
+
+    kind: Literal["top_p"]
+    p: Annotated[float, Field(ge=0, le=1)]
+
+
+Transform = Annotated[Temperature | TopK | TopP, Field(discriminator="kind")]
+
+
+class Policy(Plane):
+    """From a score row to a token: transforms in the order they are applied, then the family's choice."""
+
+    family: Literal["greedy", "sample"]
+    transforms: Annotated[tuple[Transform, ...], JSON_LIST, ListOrder.ORDERED, Field(max_length=limits.TRANSFORMS_MAX)]
+    tie_rule: Literal["lowest_token_id"]
+    score_kind: Literal["logits"]
+    logprobs_top: Annotated[int, Field(ge=0, le=limits.LOGPROBS_TOP_MAX)]
+
+
+class Rng(Plane):
+    """Where noise comes from: a function of seed, choice, branch and step alone (`counter_v1`, see `rng`)."""
+
+    algorithm: RngAlgorithm
+    seed: Annotated[int, Field(ge=0, le=limits.SEED_MAX)]
+    choice: Annotated[int, Field(ge=0, le=limits.CHOICE_MAX)]
+    stream_rule: Literal["counter_v1"]
+
+
+class SlotArena(Plane):
+    """One arena of key/value slots; `abi` names layers, heads, widths, axis order, dtype and key rotation."""
+
+    kind: Literal["slot_arena"]
+    abi: Name
+
+
+class Runtime(Plane):
+    """What the numbers depend on. A fact that the compatibility class does not bind is null.
+
+    exact         device class and framework revision are those of the sealing process
+    any_revision  the device class is; results may differ between framework revisions by rounding
+    any_device    neither is bound
+    `modes` will list departures from one eager call on one device.
+    """
+
+    compute_dtype: Dtype
+    logit_dtype: Dtype
+    cache: SlotArena
+    batch_width: Annotated[int, Field(ge=1, le=limits.BATCH_WIDTH_MAX)]
+    compatibility: Compatibility
+    device_class: DeviceClass | None
+    framework_revision: Name | None
+    retry_budget: Annotated[int, Field(ge=0, le=limits.RETRY_BUDGET_MAX)]
+    modes: Reserved
+
+    @model_validator(mode="after")
+    def _bound_facts_are_named(self) -> Self:
+        if (self.device_class is None) != (self.compatibility == "any_device"):
+            raise violation("device_class", "it is null exactly where compatibility is any_device")
+        if (self.framework_revision is None) != (self.compatibility != "exact"):
+            raise violation("framework_revision", "it is named exactly where compatibility is exact")
+        return self
+
+
+class Termination(Plane):
+    """When selection ends. `deadline_ms` counts from admission; `detectors` will list completion tests of the text."""
+
+    max_new_tokens: Annotated[int, Field(ge=0, le=limits.NEW_TOKENS_MAX)]
+    zero_token_choice: ZeroTokenChoice | None
+    min_new_tokens: Annotated[int, Field(ge=0, le=limits.NEW_TOKENS_MAX)]
+    stop_strings: StopStrings
+    stop_token_ids: StopIds
+    eos_ids: EosIds
+    ignore_eos: bool
+    deadline_ms: Annotated[int, Field(ge=1, le=limits.DEADLINE_MS_MAX)] | None
+    finish_order: Annotated[
+        tuple[Annotated[FinishReason, Field(strict=False)], ...],
+        JSON_LIST,
+        ListOrder.ORDERED,
+        Field(max_length=len(FinishReason)),
+    ]
+    detectors: Reserved
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Self:
+        if (self.zero_token_choice is None) != (self.max_new_tokens > 0):
+            raise violation("zero_token_choice", "it is named exactly where max_new_tokens is 0")
+        if self.min_new_tokens > self.max_new_tokens:
+            raise violation("min_new_tokens", "it must not exceed max_new_tokens")
+        if sorted(self.finish_order) != sorted(FinishReason):
+            raise violation("finish_order", f"it must rank each of {', '.join(FinishReason)} once")
+        return self
+
+
+class PromptLogprobs(Plane):
+    """Log-probabilities of the prompt's tokens, with `top` alternatives each."""
+
+    kind: Literal["prompt_logprobs"]
+    top: Annotated[int, Field(ge=0, le=limits.LOGPROBS_TOP_MAX)]
+
+
+class Output(Plane):
+    """What the caller gets, and what a complete answer means.
+
+    final_cache  pending: the last token has no K/V; repaired: one more call gives it one
+    alignment    text: text is cut at the stop, token: at a token's end, span: tokens kept and ranges published
+    """
+
+    echo_prompt: bool
+    include_stop: bool
+    skip_special_tokens: bool
+    alignment: Alignment
+    final_cache: FinalCache
+    consumer_policy: ConsumerPolicy
+    extras: Annotated[tuple[PromptLogprobs, ...], JSON_LIST, ListOrder.ORDERED, Field(max_length=limits.KINDS_MAX)]
+
+
+class Envelope(Plane):
+    """One sealed request. Two envelopes are the same request exactly where their identities are equal."""
+
+    schema_name: Literal["numinens.request.v1"] = Field(alias="schema")
+    artifact: Artifact
+    text_interface: TextInterface
+    prompt: Prompt
+    position_visibility: PositionVisibility
+    policy: Policy
+    rng: Rng
+    runtime: Runtime
+    termination: Termination
+    output: Output
+
+    def canonical_bytes(self) -> bytes:
+        """RFC 8785 JSON of this envelope; `admit` takes it back to an equal one."""
+        return self._canonical
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 of the domain tag and the canonical bytes, in hexadecimal."""
+        return request_identity(self._canonical)
+
+    @cached_property
+    def _canonical(self) -> bytes:
+        return canonical_bytes(self.model_dump(by_alias=True))
+
+
+def admit(raw: bytes) -> Envelope:
+    """The envelope that `raw` is, or a typed rejection.
+
+    In this order: bounds on the raw bytes, strict JSON, the schema's version, every field; the first fault in the
+    order of the document is the one reported. Raises LimitExceeded, MalformedJson, UnknownVersion, SchemaViolation.
+    """
+    return admitted(parse(raw))
+
+
+def admitted(value: Any) -> Envelope:
+    """The envelope of a strict JSON value (see `admit`)."""
+    if not isinstance(value, dict):
+        raise SchemaViolation(path="request", reason=f"it must be an object, and is {kind_of(value)}")
+    version = value.get("schema")
+    if isinstance(version, str) and version not in KNOWN_SCHEMAS:
+        raise UnknownVersion(found=version[:_VERSION_CHARACTERS_SHOWN], known=list(KNOWN_SCHEMAS))
+    if not isinstance(version, str):
+        found = kind_of(version) if "schema" in value else "missing"
+        raise SchemaViolation(path="schema", reason=f"it must be a string, and is {found}")
+    try:
+        return Envelope.model_validate(value)
+    except ValidationError as error:
+        raise typed(error, value) from error
+
+
+def first_difference(held: Envelope, offered: Envelope) -> str | None:
+    """The path of the first field, in the schema's order, in which two envelopes differ; None where they are equal."""
+    path = _difference(held.model_dump(by_alias=True), offered.model_dump(by_alias=True), ())
+    return None if path is None else path_text(path)
+
+
+def _difference(held: Any, offered: Any, path: tuple[str | int, ...]) -> tuple[str | int, ...] | None:
+    if isinstance(held, dict) and isinstance(offered, dict):
+        for key in (*held, *(key for key in offered if key not in held)):
+            if key not in held or key not in offered:
+                return (*path, key)
+            if found := _difference(held[key], offered[key], (*path, key)):
+                return found
+        return None
+    if isinstance(held, tuple) and isinstance(offered, tuple) and len(held) == len(offered):
+        for index, (one, other) in enumerate(zip(held, offered, strict=True)):
+            if found := _difference(one, other, (*path, index)):
+                return found
+        return None
+    return None if held == offered else path

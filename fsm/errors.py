@@ -1,0 +1,507 @@
+"""Every error decodelog raises, sorted by who must act.
+
+    Problem
+    |-- Rejected    the caller must change something; recorded, never retried
+    |-- Transient   the shell may try again, a bounded number of times
+    `-- Defect      something that cannot happen did; stop and look
+
+Each error has a stable `code`, typed attributes, survives pickling, and its message ends with what to do.
+Errors of other libraries are translated where they arise, with `raise ... from`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+def _revive(kind: type[Problem], facts: dict[str, Any]) -> Problem:
+    problem = kind.__new__(kind)
+    vars(problem).update(facts)
+    return problem
+
+
+class Problem(Exception):
+    """The root: `code` is stable across releases, `says` is the message's template over the attributes."""
+
+    code: ClassVar[str] = "problem"
+    says: ClassVar[str] = "something went wrong"
+
+    def __str__(self) -> str:
+        return self.says.format(**vars(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), dict(vars(self)))
+
+    def facts(self) -> dict[str, Any]:
+        """The code, the message and the typed attributes, ready for JSON."""
+        return {"code": self.code, "message": str(self), **vars(self)}
+
+
+class Rejected(Problem):
+    """The caller must change the request; trying again unchanged cannot help."""
+
+
+class Transient(Problem):
+    """The same call may succeed later; the shell retries it a bounded number of times."""
+
+
+class Defect(Problem):
+    """An invariant is broken: stop, keep the evidence, and look."""
+
+
+# ---- the request: raw bytes, schema, admission ----------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class LimitExceeded(Rejected):
+    code = "limit_exceeded"
+    says = "{limit} is {value}, and the maximum is {maximum}; make it smaller"
+    limit: str
+    value: int | float
+    maximum: int | float
+
+
+@dataclass(eq=False)
+class MalformedJson(Rejected):
+    code = "malformed_json"
+    says = "the request is not strict JSON at byte {offset}: {reason}; correct the text"
+    offset: int
+    reason: str
+
+
+@dataclass(eq=False)
+class SchemaViolation(Rejected):
+    code = "schema_violation"
+    says = "{path}: {reason}; correct that field"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class UnknownVersion(Rejected):
+    code = "unknown_version"
+    says = "{found!r} is no version that this program knows; use one of {known}"
+    found: str
+    known: list[str]
+
+
+@dataclass(eq=False)
+class NotAdmissible(Rejected):
+    """The envelope is well formed and cannot be run as it stands (ENV-6, ENV-9)."""
+
+    code = "not_admissible"
+    says = "{check}: {reason}; change the request, or run it where that holds"
+    check: str
+    reason: str
+
+
+@dataclass(eq=False)
+class BrokenLimits(Defect):
+    code = "broken_limits"
+    says = "the limits contradict each other: {reason}; correct fsm/limits.py"
+    reason: str
+
+
+# ---- the machine: triggers, receipts, frontiers ---------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class IllegalTransition(Rejected):
+    code = "illegal_transition"
+    says = "a job in state {state} does not take {trigger}; nothing was changed: read its state again"
+    state: str
+    trigger: str
+
+
+@dataclass(eq=False)
+class Terminal(Rejected):
+    code = "terminal"
+    says = "the job is {state} ({reason}) and takes nothing more; submit a new job"
+    state: str
+    reason: str
+
+
+@dataclass(eq=False)
+class ReceiptConflict(Rejected):
+    code = "receipt_conflict"
+    says = "step {step} already has receipt {held}, so {offered} is refused; fold the log again and use its receipt"
+    step: int
+    held: str
+    offered: str
+
+
+@dataclass(eq=False)
+class BrokenInvariant(Defect):
+    code = "broken_invariant"
+    says = "{clause}: {reason}; stop this job and audit its log"
+    clause: str
+    reason: str
+
+
+@dataclass(eq=False)
+class BrokenTable(Defect):
+    code = "broken_table"
+    says = "the transition table is wrong: {reason}; correct fsm/table.py"
+    reason: str
+
+
+# ---- the runtime: artifacts, tokenizers, sessions, model calls -------------------------------------------------
+
+
+@dataclass(eq=False)
+class UnknownModel(Rejected):
+    code = "unknown_model"
+    says = (
+        "{name!r} is neither a directory with a config.json nor one of {known}; "
+        "name a directory, or run `decodelog model fetch NAME` with one of those names"
+    )
+    name: str
+    known: list[str]
+
+
+@dataclass(eq=False)
+class ModelNotFetched(Rejected):
+    code = "model_not_fetched"
+    says = "the model {name} is not on this machine; run `decodelog model fetch {name}`"
+    name: str
+
+
+@dataclass(eq=False)
+class FetchFailed(Transient):
+    code = "fetch_failed"
+    says = "fetching {name} failed: {reason}; run `decodelog model fetch {name}` again"
+    name: str
+    reason: str
+
+
+@dataclass(eq=False)
+class BrokenArtifact(Rejected):
+    code = "broken_artifact"
+    says = "{path}: {reason}; replace the file, or fetch the model again"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class UnsupportedModel(Rejected):
+    code = "unsupported_model"
+    says = "the checkpoint has {key} = {value}, and this decoder takes {supported}; use another checkpoint"
+    key: str
+    value: str
+    supported: str
+
+
+@dataclass(eq=False)
+class NoChatTemplate(Rejected):
+    code = "no_chat_template"
+    says = "the model {model} has no chat template; give a plain prompt instead of chat messages"
+    model: str
+
+
+@dataclass(eq=False)
+class TemplateFailed(Rejected):
+    code = "template_failed"
+    says = "the model's chat template refuses these messages: {reason}; change the messages"
+    reason: str
+
+
+@dataclass(eq=False)
+class EmptyPrompt(Rejected):
+    code = "empty_prompt"
+    says = "request {request} has no prompt token; give it at least one"
+    request: str
+
+
+@dataclass(eq=False)
+class PromptTooLong(Rejected):
+    code = "prompt_too_long"
+    says = "request {request} has {tokens} prompt tokens and room for {capacity}; shorten the prompt or reserve more"
+    request: str
+    tokens: int
+    capacity: int
+
+
+@dataclass(eq=False)
+class TokenOutOfRange(Rejected):
+    code = "token_out_of_range"
+    says = "request {request}: token {token} at position {position} is outside 0..{vocabulary_size} (exclusive); correct it"
+    request: str
+    position: int
+    token: int
+    vocabulary_size: int
+
+
+@dataclass(eq=False)
+class PrefillNeedsEmptyLane(Rejected):
+    code = "prefill_needs_empty_lane"
+    says = "request {request} already holds {length} positions; reset its lane before another prefill"
+    request: str
+    length: int
+
+
+@dataclass(eq=False)
+class DecodeNeedsPrefill(Rejected):
+    code = "decode_needs_prefill"
+    says = "request {request} has an empty lane; prefill its prompt before decoding"
+    request: str
+
+
+@dataclass(eq=False)
+class LaneFull(Rejected):
+    code = "lane_full"
+    says = "request {request} has used all {capacity} positions of its lane; finish it, or reserve a larger lane"
+    request: str
+    capacity: int
+
+
+@dataclass(eq=False)
+class LaneTooLarge(Rejected):
+    code = "lane_too_large"
+    says = "request {request} asks for {positions} positions of {maximum}; ask for fewer"
+    request: str
+    positions: int
+    maximum: int
+
+
+@dataclass(eq=False)
+class NoFreeSlot(Transient):
+    code = "no_free_slot"
+    says = "all {slots} slots of the cache are taken; release a lane, or wait for one"
+    slots: int
+
+
+@dataclass(eq=False)
+class ForeignLane(Rejected):
+    """The lane is closed, or another cache's, or named twice in one call."""
+
+    code = "foreign_lane"
+    says = "the lane of request {request} {reason}; reserve a lane for it in this session"
+    request: str
+    reason: str
+
+
+@dataclass(eq=False)
+class SessionMismatch(Rejected):
+    """A cache and a model that do not belong together: `field` names what differs (CALL-3)."""
+
+    code = "session_mismatch"
+    says = "{field} differs: the cache has {cache}, the model has {model}; make a new cache for this model"
+    field: str
+    cache: str
+    model: str
+
+
+@dataclass(eq=False)
+class SessionClosed(Rejected):
+    code = "session_closed"
+    says = "this session is closed; bind the model and the cache again"
+
+
+@dataclass(eq=False)
+class OptimizerStepRefused(Rejected):
+    code = "optimizer_step_refused"
+    says = "a session is reading these parameters, so nothing was updated; close the session before the optimizer steps"
+
+
+@dataclass(eq=False)
+class CallFailed(Transient):
+    """ALL_OLD: the computation itself failed."""
+
+    code = "call_failed"
+    says = "the model call failed ({reason}); nothing advanced: prepare the call again"
+    reason: str
+
+
+@dataclass(eq=False)
+class PreparedCacheChanged(Transient):
+    """ALL_OLD: between prepare and select a lane's storage, length or model changed (CALL-2)."""
+
+    code = "prepared_cache_changed"
+    says = "the {what} of request {request} changed since the call was prepared; nothing advanced: prepare the call again"
+    request: str
+    what: str
+
+
+@dataclass(eq=False)
+class RosterIncomplete(Transient):
+    """ALL_OLD: a declared compute stage or state lane did not complete (CALL-1)."""
+
+    code = "roster_incomplete"
+    says = "the call ended without {missing}; nothing advanced: prepare the call again"
+    missing: list[str]
+
+
+@dataclass(eq=False)
+class ScoreNotConsumable(Rejected):
+    code = "score_not_consumable"
+    says = "this call's scores are not consumable: the call is {state}; select the call first, and once"
+    state: str
+
+
+@dataclass(eq=False)
+class WrongScores(Defect):
+    """A transform or a draw was given another score kind, axis or vocabulary map than its own (POL-1)."""
+
+    code = "wrong_scores"
+    says = "{operation} takes {wanted} and was given {found}; convert the scores, or use those of this model"
+    operation: str
+    wanted: str
+    found: str
+
+
+@dataclass(eq=False)
+class WrongDraw(Defect):
+    """Only a stochastic decision consumes a draw, and each consumes exactly one (POL-5)."""
+
+    code = "wrong_draw"
+    says = "row {row} has a {family} plan and was given the draw {draw}; give a number in [0, 1) to sampled rows only"
+    row: int
+    family: str
+    draw: str
+
+
+@dataclass(eq=False)
+class NonFiniteScores(Transient):
+    """A numeric fault of one row (FSM-10): nothing was decided for it, and its lanes must not be used again."""
+
+    code = "non_finite_scores"
+    says = "the score row has a NaN or an infinity, so nothing was decided; rebuild the lanes and call the model again"
+
+
+@dataclass(eq=False)
+class LostTenure(Rejected):
+    """The log refused this worker's append: another tenure owns the job, or the job has ended."""
+
+    code = "lost_tenure"
+    says = "job {job} is no longer this worker's ({outcome}: {detail}); let it go, its log is whole"
+    job: str
+    outcome: str
+    detail: str
+
+
+# ---- the store: databases, schema, the log ---------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class UnknownJob(Rejected):
+    code = "unknown_job"
+    says = "there is no job {job}; `decodelog jobs` lists the ones there are"
+    job: str
+
+
+@dataclass(eq=False)
+class IdempotencyConflict(Rejected):
+    """The key is taken by another request; `held` and `offered` are identities (ENV-8)."""
+
+    code = "idempotency_conflict"
+    says = "idempotency key {key} belongs to job {job} with request {held}, not {offered}; use another key"
+    key: str
+    job: str
+    held: str
+    offered: str
+
+
+@dataclass(eq=False)
+class JobNameTaken(Rejected):
+    """A job of that name exists and runs another request; `held` and `offered` are identities."""
+
+    code = "job_name_taken"
+    says = "job {job} exists with request {held}, not {offered}; choose another name"
+    job: str
+    held: str
+    offered: str
+
+
+@dataclass(eq=False)
+class SchemaMissing(Rejected):
+    code = "schema_missing"
+    says = "{database} holds no decodelog schema; run `decodelog db upgrade`"
+    database: str
+
+
+@dataclass(eq=False)
+class SchemaOutdated(Rejected):
+    code = "schema_outdated"
+    says = "{database} has schema {found}, and this program needs {needed}; run `decodelog db upgrade`"
+    database: str
+    found: str
+    needed: str
+
+
+@dataclass(eq=False)
+class SchemaNewer(Rejected):
+    """The database was upgraded by a later release: this one must not touch it."""
+
+    code = "schema_newer"
+    says = (
+        "{database} has schema {found}, which is newer than {needed}, the last one this program knows; "
+        "install the decodelog that ran `decodelog db upgrade` on it"
+    )
+    database: str
+    found: str
+    needed: str
+
+
+@dataclass(eq=False)
+class UnsupportedDatabase(Rejected):
+    code = "unsupported_database"
+    says = "{database} cannot be used: {reason}; name a database as sqlite:///file.db or postgresql://host/name"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabaseUnavailable(Transient):
+    code = "database_unavailable"
+    says = "{database} does not answer: {reason}; nothing was changed: see to the database and try again"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabaseLocked(Transient):
+    code = "database_locked"
+    says = "another process holds {database} ({reason}); nothing was changed: try again, or end that process"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabaseFault(Defect):
+    """The database refused a statement that this program makes: its tables are not what the schema says."""
+
+    code = "database_fault"
+    says = "{database} refused a statement: {reason}; run `decodelog db check`, and restore a backup if it fails"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class MisformedAppend(Defect):
+    code = "misformed_append"
+    says = "an append to job {job} is refused before it reaches the log: {reason}; correct the caller"
+    job: str
+    reason: str
+
+
+@dataclass(eq=False)
+class CorruptRecord(Defect):
+    """What is stored is not what was appended; `sequence` is the first event that cannot be trusted."""
+
+    code = "corrupt_record"
+    says = "the log of job {job} is damaged at event {sequence}: {reason}; restore a backup, and audit it"
+    job: str
+    sequence: int
+    reason: str
+
+
+@dataclass(eq=False)
+class UnknownWireTag(Rejected):
+    """A sound record of an event that this release does not know."""
+
+    code = "unknown_wire_tag"
+    says = "event {sequence} of job {job} has wire tag {tag}, unknown to this program; install a newer decodelog"
+    job: str
+    sequence: int
+    tag: int

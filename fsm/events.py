@@ -1,0 +1,137 @@
+"""The events of a job's log: past tense, immutable, each with a literal wire tag and a version.
+
+A model call, a decision, its commit and the end are four facts and stay four events, also where one append carries
+them together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .finish import FinishReason
+from .receipt import Receipt
+from .states import Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAdmitted:
+    """The sealed request is durable. `envelope` is its canonical bytes, `job` the name of this durable run."""
+
+    tag: ClassVar[str] = "request.admitted"
+    job: str
+    envelope: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted:
+    """A worker's tenure began. `facts` says what it runs on, as sorted (name, value) pairs."""
+
+    tag: ClassVar[str] = Trigger.ATTEMPT_STARTED.value
+    fence: int
+    worker: str
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LanesRebuilt:
+    """Lost lanes are back at the processed frontier.
+
+    form     "prefill" (one call over the processed prefix) or "reexecute" (the recorded call shapes again)
+    tokens   processed tokens that had to be computed again
+    scores   SHA-256 of the score row where the state was PREFILLED and so needs one, else empty
+    """
+
+    tag: ClassVar[str] = Trigger.LANES_REBUILT.value
+    form: str
+    tokens: int
+    scores: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CallCompleted:
+    """ALL_NEW: every stage and every lane advanced together.
+
+    tokens  processed by this call; lanes  the frontier that every lane now has; scores  SHA-256 of the score row
+    """
+
+    tag: ClassVar[str] = Trigger.CALL_COMPLETED.value
+    tokens: int
+    lanes: int
+    scores: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """ALL_OLD: nothing moved and no score row exists. `cause` is an error code, `detail` its message."""
+
+    tag: ClassVar[str] = Trigger.CALL_FAILED.value
+    cause: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionMade:
+    """A receipt was issued for the score row and is not consumed yet."""
+
+    tag: ClassVar[str] = Trigger.DECISION_MADE.value
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCommitted:
+    """The receipt was consumed: its token is output number `output` (counted from 1).
+
+    Text and stop state follow from the receipt, so the event holds only what proves them: `state` is the digest
+    of the state after the commit.
+    """
+
+    tag: ClassVar[str] = Trigger.OUTPUT_COMMITTED.value
+    output: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClosed:
+    """The job ended: `reason` by the declared order, `triggers` every one that held, most important first."""
+
+    tag: ClassVar[str] = Trigger.REQUEST_CLOSED.value
+    reason: FinishReason
+    triggers: tuple[FinishReason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """The job ended by a fault. `cause` is an error code, `detail` its message."""
+
+    tag: ClassVar[str] = Trigger.REQUEST_FAILED.value
+    cause: str
+    detail: str
+
+
+Event = (
+    RequestAdmitted
+    | AttemptStarted
+    | LanesRebuilt
+    | CallCompleted
+    | CallFailed
+    | DecisionMade
+    | OutputCommitted
+    | RequestClosed
+    | RequestFailed
+)
+
+EVENTS: dict[str, type[Event]] = {
+    kind.tag: kind
+    for kind in (
+        RequestAdmitted,
+        AttemptStarted,
+        LanesRebuilt,
+        CallCompleted,
+        CallFailed,
+        DecisionMade,
+        OutputCommitted,
+        RequestClosed,
+        RequestFailed,
+    )
+}

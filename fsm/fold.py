@@ -1,0 +1,211 @@
+"""fold: (state, event) -> state. The only way a state comes to be, live and in replay alike.
+
+Every event is checked against the state that it claims to follow: a receipt must be the one that this state issues, a
+commit must lead to the state whose digest it carries, frontiers must balance. A log that does not say so is a
+BrokenInvariant or an IllegalTransition, never a different state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from .errors import BrokenInvariant
+from .events import (
+    AttemptStarted,
+    CallCompleted,
+    CallFailed,
+    DecisionMade,
+    Event,
+    LanesRebuilt,
+    OutputCommitted,
+    RequestAdmitted,
+    RequestClosed,
+    RequestFailed,
+)
+from .frontier import Frontier
+from .machine import target
+from .output.horizon import Horizon, advance, flush
+from .receipt import Receipt, issue
+from .spec import Spec
+from .state import NO_RECEIPT, Ending, State, Tenure
+from .states import Status, Trigger
+
+
+def fold(state: State | None, event: Event) -> State:
+    """The state after `event`; `None` before the first. Pure: equal arguments give equal states."""
+    if state is None:
+        if not isinstance(event, RequestAdmitted):
+            raise BrokenInvariant(clause="FSM-4", reason=f"a log begins with {event.tag}, not with its admission")
+        return admitted(event)
+    if (apply := _FOLDS.get(type(event))) is None:
+        raise BrokenInvariant(clause="FSM-4", reason=f"{event.tag} cannot follow another event")
+    after: State = apply(state, event)
+    return after
+
+
+def fold_all(events: Iterable[Event], state: State | None = None) -> State:
+    """Fold a whole log, or the tail after `state`; no event at all is a BrokenInvariant."""
+    for event in events:
+        state = fold(state, event)
+    if state is None:
+        raise BrokenInvariant(clause="FSM-4", reason="a job without events has no state")
+    return state
+
+
+def admitted(event: RequestAdmitted) -> State:
+    spec = Spec.seal(event.job, event.envelope)
+    return State(
+        spec=spec,
+        status=Status.ADMITTED,
+        tenure=Tenure(),
+        frontier=Frontier.admitted(len(spec.prompt)),
+        horizon=Horizon(),
+        receipt=None,
+        last_receipt=NO_RECEIPT,
+        scores=b"",
+        delta="",
+        due=(),
+        ending=None,
+    )
+
+
+def attempt_started(state: State, event: AttemptStarted) -> State:
+    status = target(state.status, Trigger.ATTEMPT_STARTED)
+    tenure = state.tenure
+    if event.fence <= tenure.fence:
+        raise BrokenInvariant(clause="LOG-7", reason=f"fence {event.fence} follows fence {tenure.fence}")
+    return replace(
+        state, status=status, tenure=tenure._replace(attempt=tenure.attempt + 1, fence=event.fence), delta=""
+    )
+
+
+def lanes_rebuilt(state: State, event: LanesRebuilt) -> State:
+    status = target(state.status, Trigger.LANES_REBUILT)
+    if event.tokens > state.frontier.processed or bool(event.scores) is not (status is Status.PREFILLED):
+        raise BrokenInvariant(clause="FSM-3", reason=f"{event.tokens} tokens cannot rebuild {state.frontier}")
+    tenure = state.tenure._replace(recomputed=state.tenure.recomputed + event.tokens)
+    return replace(state, status=status, tenure=tenure, scores=event.scores, delta="")
+
+
+def call_completed(state: State, event: CallCompleted) -> State:
+    status = target(state.status, Trigger.CALL_COMPLETED)
+    frontier = state.frontier.after_call(event.tokens, event.lanes)
+    if frontier.unprocessed:
+        raise BrokenInvariant(clause="FSM-1", reason=f"a call left {frontier.unprocessed} tokens unprocessed")
+    tenure = state.tenure if not state.tenure.failures else state.tenure._replace(failures=0)
+    return State(
+        state.spec, status, tenure, frontier, state.horizon, None, state.last_receipt, event.scores, "", (), None
+    )
+
+
+def call_failed(state: State, event: CallFailed) -> State:
+    status = target(state.status, Trigger.CALL_FAILED)
+    tenure = state.tenure._replace(failures=state.tenure.failures + 1)
+    return replace(state, status=status, tenure=tenure, delta="")
+
+
+def decision_made(state: State, event: DecisionMade) -> State:
+    """Adopt a receipt after issuing it again from this state: every bound fact must lead to the same id."""
+    offered = event.receipt
+    held = issued(state, offered)
+    if held.receipt_id != offered.receipt_id or held.step != offered.step:
+        raise BrokenInvariant(clause="FSM-5", reason=f"receipt {offered.receipt_id.hex()} is not this state's")
+    return decided(state, held)
+
+
+def issued(state: State, receipt: Receipt) -> Receipt:
+    return issue(
+        state.spec.binding,
+        state.frontier.output,
+        receipt.branch,
+        state.digest(),
+        state.scores,
+        receipt.selection,
+        receipt.piece,
+        receipt.hidden,
+    )
+
+
+def decided(state: State, receipt: Receipt) -> State:
+    status = target(state.status, Trigger.DECISION_MADE)
+    return State(
+        state.spec,
+        status,
+        state.tenure,
+        state.frontier,
+        state.horizon,
+        receipt,
+        state.last_receipt,
+        state.scores,
+        "",
+        (),
+        None,
+    )
+
+
+def output_committed(state: State, event: OutputCommitted) -> State:
+    after = committed(state)
+    if event.output != after.frontier.output or event.state != after.digest():
+        raise BrokenInvariant(clause="FSM-6", reason=f"output {event.output} does not lead to the recorded state")
+    return after
+
+
+def committed(state: State) -> State:
+    """Consume the issued receipt: a pure function of (state, receipt), so a crash before it draws nothing again."""
+    status = target(state.status, Trigger.OUTPUT_COMMITTED)
+    receipt, spec = state.receipt, state.spec
+    if receipt is None:
+        raise BrokenInvariant(clause="FSM-5", reason="a DECIDED state holds no receipt")
+    frontier = state.frontier.after_commit()
+    horizon, delta, match = advance(
+        state.horizon,
+        spec.matcher,
+        receipt.piece,
+        hidden=receipt.hidden and spec.skip_special,
+        include_stop=spec.include_stop,
+        armed=frontier.output >= spec.min_new_tokens,
+    )
+    due = spec.due(receipt.selection.token, frontier.output, match is not None)
+    return State(spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None)
+
+
+def request_closed(state: State, event: RequestClosed) -> State:
+    status = target(state.status, Trigger.REQUEST_CLOSED)
+    if not event.triggers or event.reason is not event.triggers[0]:
+        raise BrokenInvariant(clause="FSM-7", reason=f"{event.reason} is not the first of {event.triggers}")
+    return ended(state, status, Ending(event.reason), event.triggers)
+
+
+def request_failed(state: State, event: RequestFailed) -> State:
+    status = target(state.status, Trigger.REQUEST_FAILED)
+    return ended(state, status, Ending(None, event.cause, event.detail), state.due)
+
+
+def ended(state: State, status: Status, ending: Ending, due: tuple[Any, ...]) -> State:
+    """Flush what the horizon still holds: no later token can complete a stop, so all of it is text."""
+    horizon, delta = flush(state.horizon)
+    return replace(
+        state,
+        status=status,
+        frontier=state.frontier.after_close(),
+        horizon=horizon,
+        receipt=None,
+        scores=b"",
+        delta=delta,
+        due=due,
+        ending=ending,
+    )
+
+
+_FOLDS: dict[type, Callable[[State, Any], State]] = {
+    AttemptStarted: attempt_started,
+    LanesRebuilt: lanes_rebuilt,
+    CallCompleted: call_completed,
+    CallFailed: call_failed,
+    DecisionMade: decision_made,
+    OutputCommitted: output_committed,
+    RequestClosed: request_closed,
+    RequestFailed: request_failed,
+}

@@ -1,0 +1,114 @@
+"""Every bound on a request, with its reason beside it.
+
+Names are big-endian: what is bounded, then its unit, then MAX. A bound exceeded is `LimitExceeded`, never a truncation.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .errors import BrokenLimits
+
+# ---- the raw text ---------------------------------------------------------------------------------------------
+
+# Holds the canonical text of the largest legal envelope (see the relations below), and parses in well under a second.
+REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+# An envelope nests 5 deep; the rest is room for later planes. Recursion over a value is safe at this depth.
+NESTING_DEPTH_MAX: Final = 32
+# No object of the schema has more than a dozen fields; what maps ids to numbers is a list.
+OBJECT_FIELDS_MAX: Final = 256
+# The shortest exact form of a double has at most 25 characters; longer numerals only cost parsing time.
+NUMBER_BYTES_MAX: Final = 32
+# Beyond this a JSON number is no longer one integer in every program that reads it (RFC 8785, section 3.2.2.3).
+SAFE_INTEGER_MAX: Final = 2**53 - 1
+
+# ---- names and texts ------------------------------------------------------------------------------------------
+
+# Names are keys in logs, tables and messages; 200 characters hold every hub and registry name in use.
+NAME_CHARACTERS_MAX: Final = 200
+# A prompt or a message never needs more characters than a request has bytes.
+TEXT_CHARACTERS_MAX: Final = REQUEST_BYTES_MAX
+# Each message costs template time; longer conversations are written as token ids or as one prompt.
+MESSAGES_MAX: Final = 4096
+
+# ---- vocabulary, prompt and context ---------------------------------------------------------------------------
+
+# Eight times the largest vocabulary in use (262,144), so that every id has at most 7 digits.
+VOCABULARY_SIZE_MAX: Final = 2 * 1024 * 1024
+# Two numbers a token (id and mask) are written into every envelope; this keeps one under REQUEST_BYTES_MAX.
+PROMPT_TOKENS_MAX: Final = 256 * 1024
+# Positions that a request may address. A model that offers more is used up to here.
+CONTEXT_TOKENS_MAX: Final = 1024 * 1024
+# One more than any context, so that "until the context is full" is an ordinary budget that no run can use up.
+NEW_TOKENS_MAX: Final = CONTEXT_TOKENS_MAX + 1
+# Tokenizers declare a handful of end tokens.
+EOS_IDS_MAX: Final = 64
+# Stop ids are tested at every token; families of special tokens fit.
+STOP_TOKEN_IDS_MAX: Final = 1024
+
+# ---- stop strings ---------------------------------------------------------------------------------------------
+
+# Ordinary requests have fewer than 5; agents with many markers have some dozens.
+STOP_STRINGS_MAX: Final = 64
+# The text held back from a stream can be as long as a stop string, and the matcher's table grows with their sum.
+STOP_STRING_BYTES_MAX: Final = 1024
+
+# ---- policy and noise -----------------------------------------------------------------------------------------
+
+# Each transform is one pass over the vocabulary at every token.
+TRANSFORMS_MAX: Final = 32
+# Above this the scores of any model are flat; a float32 quotient stays far from both ends of its range.
+TEMPERATURE_MAX: Final = 1000.0
+# Alternatives are stored with every token of the log.
+LOGPROBS_TOP_MAX: Final = 20
+# A seed is a JSON integer, so that every program that reads the envelope reads the same seed.
+SEED_MAX: Final = SAFE_INTEGER_MAX
+# Choice, branch and step are one 32-bit counter word each of philox4x32-10.
+COUNTER_WORD_MAX: Final = 2**32 - 1
+# Choices of one request are jobs of their own; more than this is a data set, not a request.
+CHOICE_MAX: Final = 1023
+
+# ---- running --------------------------------------------------------------------------------------------------
+
+# Every slot of a batch holds a full context of keys and values.
+BATCH_WIDTH_MAX: Final = 1024
+# A fault that comes back this often does not go away by trying again.
+RETRY_BUDGET_MAX: Final = 100
+# Thirty days: the end of what a job is kept for.
+DEADLINE_MS_MAX: Final = 30 * 24 * 60 * 60 * 1000
+# A list of kinds that may be written once each has no use for more entries.
+KINDS_MAX: Final = 32
+
+# ---- relations between them -----------------------------------------------------------------------------------
+
+_ID_DIGITS_MAX: Final = len(str(VOCABULARY_SIZE_MAX))
+# Two bytes for a mask entry and its comma, one comma an id; a control character of a stop string takes six bytes.
+_ENVELOPE_BYTES_MAX: Final = (
+    PROMPT_TOKENS_MAX * (_ID_DIGITS_MAX + 1 + 2)
+    + (STOP_TOKEN_IDS_MAX + 2 * EOS_IDS_MAX) * (_ID_DIGITS_MAX + 1)
+    + STOP_STRINGS_MAX * (6 * STOP_STRING_BYTES_MAX + 3)
+    + 64 * 1024  # names, digests, transforms and the words of the schema
+)
+
+RELATIONS: Final = (
+    (_ENVELOPE_BYTES_MAX <= REQUEST_BYTES_MAX, "the largest envelope must fit into one request"),
+    (PROMPT_TOKENS_MAX <= CONTEXT_TOKENS_MAX, "a prompt must fit into the largest context"),
+    (NEW_TOKENS_MAX > CONTEXT_TOKENS_MAX, "a budget that the context always ends first must be legal"),
+    (NEW_TOKENS_MAX <= COUNTER_WORD_MAX, "every step must have its own counter word"),
+    (CHOICE_MAX <= COUNTER_WORD_MAX, "every choice must have its own counter word"),
+    (SEED_MAX < 2**64, "a seed must fit into the two 32-bit key words"),
+    (STOP_STRING_BYTES_MAX <= TEXT_CHARACTERS_MAX, "a stop string is a text"),
+    (len(str(SAFE_INTEGER_MAX)) + 1 <= NUMBER_BYTES_MAX, "every legal integer must be short enough to be read"),
+    (TEMPERATURE_MAX <= SAFE_INTEGER_MAX, "a float may be written without a point, so it must be a legal integer"),
+    (DEADLINE_MS_MAX <= SAFE_INTEGER_MAX, "a deadline must be a legal integer"),
+)
+
+
+def check_relations(relations: tuple[tuple[bool, str], ...] = RELATIONS) -> None:
+    """Raise BrokenLimits for the first relation that does not hold."""
+    for holds, reason in relations:
+        if not holds:
+            raise BrokenLimits(reason=reason)
+
+
+check_relations()

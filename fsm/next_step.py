@@ -1,0 +1,40 @@
+"""What the crank owes a job: a pure function of its state, so that live, resumed and audited runs agree on it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from .finish import FinishReason
+from .state import State
+from .states import Status
+
+
+class Step(StrEnum):
+    """The next thing to do for a job."""
+
+    CALL = "call"  # run the model over the unprocessed suffix
+    DECIDE = "decide"  # consume the score row
+    COMMIT = "commit"  # consume the recorded receipt; nothing is drawn again
+    CLOSE = "close"  # a finish reason is due
+    NOTHING = "nothing"  # it has ended
+
+
+def next_step(state: State) -> Step:
+    """FSM-8's typed choice included: no output asked for closes before any call, or after the prefill."""
+    if state.status.terminal:
+        return Step.NOTHING
+    if close_reason(state) is not None:
+        return Step.CLOSE
+    if state.status is Status.DECIDED:
+        return Step.COMMIT
+    return Step.DECIDE if state.status is Status.PREFILLED else Step.CALL
+
+
+def close_reason(state: State) -> FinishReason | None:
+    """The finish reason that is due without another decision, if any."""
+    if state.due:
+        return state.due[0]
+    spec = state.spec
+    if spec.max_new_tokens == 0 and (state.status is Status.PREFILLED or not spec.prefill_only):
+        return FinishReason.LENGTH
+    return None

@@ -1,0 +1,117 @@
+"""What a caller may see: the frontier behind which text is final.
+
+A byte becomes visible when neither the stop matcher nor the UTF-8 decoder can still change what it means. The horizon
+holds both states, so the text of a job is a fold over its tokens' bytes: the same deltas in a stream, in the result,
+and after a crash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+from .detokenize import decode
+from .stop_matcher import Match, StopMatcher
+
+_FIELDS = Struct(">IIBBQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """The output state of one branch; every field is a plain value.
+
+    node                 the stop matcher's node
+    held                 bytes that the matcher may still need as part of a stop
+    undecoded            0 to 3 bytes that the matcher released and that do not make a whole character yet
+    bytes_released       exact bytes whose text was returned; `undecoded` and then `held` follow them in the stream
+    characters_released  characters (code points) returned
+    closed               a stop has matched or the text was flushed: nothing becomes visible any more
+    """
+
+    node: int = 0
+    held: bytes = b""
+    undecoded: bytes = b""
+    bytes_released: int = 0
+    characters_released: int = 0
+    closed: bool = False
+
+    @property
+    def position(self) -> int:
+        """Length of the visible stream so far, in bytes, with what is still held back."""
+        return self.bytes_released + len(self.undecoded) + len(self.held)
+
+    def digest_bytes(self) -> bytes:
+        """All fields as bytes, one way only: different horizons never give equal bytes."""
+        head = _FIELDS.pack(
+            self.node,
+            len(self.held),
+            len(self.undecoded),
+            self.closed,
+            self.bytes_released,
+            self.characters_released,
+        )
+        return head + self.held + self.undecoded
+
+
+START = Horizon()
+"""Nothing was shown yet."""
+
+
+def advance(
+    horizon: Horizon,
+    matcher: StopMatcher,
+    piece: bytes,
+    hidden: bool = False,
+    include_stop: bool = False,
+    armed: bool = True,
+) -> tuple[Horizon, str, Match | None]:
+    """Take one token's bytes; return the new horizon, the text that became visible, and the stop that completed.
+
+    piece         exact bytes of the token; for a special token its text
+    hidden        the token is not shown: it adds no visible byte and removes none, and it ends the text where it
+                  stands if it is a stop
+    include_stop  the text ends after the stop's visible bytes, and not before them
+    armed         whether a stop that completes in this token counts (it does not before the least number of tokens)
+
+    After a match the horizon is closed, and a closed horizon takes every further token without effect. Pure; the cost
+    depends on the piece and the stops alone.
+    """
+    if horizon.closed:
+        return horizon, "", None
+    position = horizon.position
+    if hidden:
+        stop = matcher.whole(piece) if armed else None
+        if stop is None:
+            return horizon, "", None
+        return *_close(horizon, horizon.held), Match(stop, position, position)
+
+    data = horizon.held + piece
+    if armed:
+        node, match = matcher.feed(horizon.node, piece, position)
+        if match is not None:
+            cut = match.end if include_stop else match.start
+            return *_close(horizon, data[: len(horizon.held) + cut - position]), match
+    else:
+        node = matcher.skip(horizon.node, piece)
+    released = len(data) - matcher.holdback(node)
+    text, undecoded = decode(horizon.undecoded, data[:released])
+    bytes_released = horizon.bytes_released + len(horizon.undecoded) + released - len(undecoded)
+    characters_released = horizon.characters_released + len(text)
+    return Horizon(node, data[released:], undecoded, bytes_released, characters_released), text, None
+
+
+def flush(horizon: Horizon) -> tuple[Horizon, str]:
+    """Close the horizon at a finish that is not a stop: what was held back was ordinary text, and is returned."""
+    if horizon.closed:
+        return horizon, ""
+    return _close(horizon, horizon.held)
+
+
+def _close(horizon: Horizon, last: bytes) -> tuple[Horizon, str]:
+    text, _ = decode(horizon.undecoded, last, final=True)
+    closed = Horizon(
+        bytes_released=horizon.bytes_released + len(horizon.undecoded) + len(last),
+        characters_released=horizon.characters_released + len(text),
+        closed=True,
+    )
+    return closed, text

@@ -1,0 +1,210 @@
+"""What the crank needs from the world, as types: an append and its outcome, the log, leases, the inbox.
+
+`store` implements these, `runtime` uses them, and neither knows the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from .events import Event
+from .states import Status
+
+
+class Head(NamedTuple):
+    """The end of a job's log: the last event's sequence (events count from 1) and the chain's digest there.
+
+    digest = SHA-256(previous digest + the append's first sequence, key and payload); 32 zero bytes before the first.
+    """
+
+    sequence: int
+    chain: bytes
+
+
+EMPTY_HEAD = Head(0, bytes(32))
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Events of one job that become durable together or not at all.
+
+    job        the job's name
+    expected   the head that the log must have
+    fence      the tenure that appends; a higher fence in the log refuses it
+    key        32 bytes: the id of the decision receipt it consumes, or of the command it records
+    events     in order, at least one
+    status     the job's status after these events; a terminal one seals the log
+    output     committed output tokens after these events, for listings
+    finish     the finish reason or the cause of failure, where these events end the job
+    """
+
+    job: str
+    expected: Head
+    fence: int
+    key: bytes
+    events: tuple[Event, ...]
+    status: Status
+    output: int
+    finish: str | None = None
+
+
+class Outcome(StrEnum):
+    """What became of an append. Only APPENDED changed the log."""
+
+    APPENDED = "appended"
+    DUPLICATE = "duplicate"  # these very events are already there, at this very place
+    CONFLICT = "conflict"  # something else is there, at this very place
+    STALE = "stale"  # the expected head is not one that the log ever had
+    FENCED = "fenced"  # a later tenure owns the job
+    TERMINAL = "terminal"  # the job has ended
+    UNKNOWN = "unknown"  # no such job
+
+    __hash__ = str.__hash__
+
+
+class AppendResult(NamedTuple):
+    """The outcome, the head after it (APPENDED and DUPLICATE: right after these events), and what differs."""
+
+    outcome: Outcome
+    head: Head
+    detail: str = ""
+
+
+class Record(NamedTuple):
+    """One stored append, decoded. `chain` is the digest after it."""
+
+    first: int
+    last: int
+    fence: int
+    key: bytes
+    chain: bytes
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job as listings see it: a projection kept by the appends, never the truth. Times in ms since 1970."""
+
+    job: str
+    identity: str
+    model: str
+    status: Status
+    finish: str | None
+    prompt: int
+    output: int
+    head: Head
+    fence: int
+    owner: str | None
+    lease_until_ms: int | None
+    idempotency_key: str | None
+    created_ms: int
+
+
+class Admission(NamedTuple):
+    """What became of a submission: the job that runs it, and whether this call created it."""
+
+    job: str
+    created: bool
+
+
+class Claim(NamedTuple):
+    """A tenure: from here on only `fence` may append to `job`."""
+
+    job: str
+    fence: int
+    head: Head
+    model: str
+
+
+class Command(NamedTuple):
+    """A request from another process to the owner of a job, in the order of arrival."""
+
+    command_id: str
+    job: str
+    kind: str
+
+
+class EventLog(Protocol):
+    """The truth. Every method raises a typed store error where the database fails; none leaves anything half-done."""
+
+    def admit(
+        self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None
+    ) -> Admission:
+        """Make a job durable before it is acknowledged.
+
+        The same idempotency key with the same identity returns the earlier job; with another identity it raises
+        IdempotencyConflict and nothing is written.
+        """
+
+    def append(self, batch: Sequence[Append]) -> list[AppendResult]:
+        """Append for many jobs in one transaction and one sync; one result for each, in order.
+
+        A refused append changes nothing and does not keep the others from being appended. FENCED and TERMINAL
+        refusals are recorded beside the log with their reason.
+        """
+
+    def read(self, job: str, after: int = 0) -> Iterator[Record]:
+        """The job's appends whose last event is beyond sequence `after`, in order, the chain verified from there."""
+
+    def row(self, job: str) -> JobRow:
+        """One job's listing; UnknownJob where there is none."""
+
+    def rows(self) -> list[JobRow]:
+        """All jobs, oldest first."""
+
+
+class Leases(Protocol):
+    """Who works on what, in database time."""
+
+    def claim(
+        self,
+        worker: str,
+        lease_ms: int,
+        limit: int,
+        jobs: Collection[str] | None = None,
+        dead: Collection[str] = (),
+        exclude: Collection[str] = (),
+    ) -> list[Claim]:
+        """Take up to `limit` live jobs whose lease is free, expired, or held by a worker named in `dead`.
+
+        Each claim raises the job's fence. `jobs` restricts the choice, `exclude` takes jobs out of it. Oldest first.
+        """
+
+    def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
+        """Extend every lease of `worker` in one statement; the jobs that it still holds."""
+
+    def release(self, worker: str, jobs: Collection[str] | None = None) -> None:
+        """Give back the leases of `worker` (of those jobs, or all), so that others can claim at once."""
+
+    def owners(self) -> frozenset[str]:
+        """The workers that hold a lease on a live job, expired or not."""
+
+
+class Inbox(Protocol):
+    """Commands from other processes, idempotent by their id, settled by the owner with what became of them."""
+
+    def post(self, command: Command) -> bool:
+        """Store a command durably; False where one with that id is already there."""
+
+    def pending(self, jobs: Collection[str]) -> list[Command]:
+        """Unsettled commands of these jobs, in order of arrival."""
+
+    def settle(self, command_id: str, outcome: str) -> None:
+        """Record what became of a command; settling again with another outcome changes nothing."""
+
+    def outcome(self, command_id: str) -> str | None:
+        """What became of a command, or None while it is unsettled."""
+
+
+class Store(EventLog, Leases, Inbox, Protocol):
+    """All three over one database."""
+
+    def close(self) -> None:
+        """Release connections; idempotent."""
+
+
+Clock = Callable[[], int]
+"""Milliseconds since 1970; always an argument, never read in `fsm`."""

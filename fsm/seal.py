@@ -1,0 +1,183 @@
+"""Sealing: from a draft and the facts of a model and a process to the envelope that runs.
+
+Pure: the tokenizer is a port, and the seed that a sampling draft may need was drawn by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from .admission import NO_CAPABILITIES, Capability, RuntimeFacts, check
+from .artifact import ArtifactFacts
+from .draft import UNTIL_CONTEXT, Draft
+from .envelope import SCHEMA_NAME, Envelope, admitted
+from .errors import SchemaViolation
+from .finish import DEFAULT_ORDER
+from .limits import CONTEXT_TOKENS_MAX
+
+
+class TextPort(Protocol):
+    """The tokenizer and chat template of one artifact."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text; with special tokens, also those that the tokenizer puts around every text."""
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt of a chat, with the opening of the answer; SchemaViolation where the template refuses it."""
+
+
+def seal(
+    draft: Draft,
+    facts: ArtifactFacts,
+    runtime: RuntimeFacts,
+    text: TextPort,
+    fresh_seed: int,
+    capabilities: frozenset[Capability] = NO_CAPABILITIES,
+) -> Envelope:
+    """The envelope of a draft for this artifact and process, checked by `admission.check`.
+
+    fresh_seed: in [0, SEED_MAX]; used only where the draft gives none and its policy samples.
+    Deterministic in its arguments. Raises SchemaViolation, LimitExceeded or NotAdmissible.
+    """
+    context = min(facts.context_tokens_max, CONTEXT_TOKENS_MAX)
+    policy = _policy(draft)
+    ids, source = _prompt(draft, facts, text)
+    envelope = admitted(
+        {
+            "schema": SCHEMA_NAME,
+            "artifact": _artifact(facts),
+            "text_interface": _text_interface(facts),
+            "prompt": {
+                "token_ids": ids,
+                "attention_mask": [1] * len(ids),
+                "source": {"kind": source},
+                "start_state": None,
+            },
+            "position_visibility": {
+                "mode": "causal",
+                "position_rule": "valid_token_cumsum",
+                "cache_position_start": 0,
+                "context_tokens_max": context,
+            },
+            "policy": policy,
+            "rng": _rng(draft, fresh_seed if policy["family"] == "sample" else 0),
+            "runtime": _runtime(draft, facts, runtime),
+            "termination": _termination(draft, facts, context),
+            "output": _output(draft),
+        }
+    )
+    check(envelope, facts, capabilities)
+    return envelope
+
+
+def _prompt(draft: Draft, facts: ArtifactFacts, text: TextPort) -> tuple[list[int], str]:
+    """The prompt's ids, and what they were made from."""
+    if draft.token_ids is not None:
+        return list(draft.token_ids), "tokens"
+    if draft.messages is not None:
+        if not facts.has_chat_template:
+            raise SchemaViolation(path="messages", reason="this model has no chat template; give prompt or token_ids")
+        messages = [{"role": message.role, "content": message.content} for message in draft.messages]
+        # The template writes the special tokens itself; the tokenizer's own would double them.
+        return text.encode(text.apply_chat_template(messages), add_special_tokens=False), "chat"
+    return text.encode(draft.prompt or "", add_special_tokens=True), "text"
+
+
+def _artifact(facts: ArtifactFacts) -> dict[str, Any]:
+    return {
+        "release_id": facts.release_id,
+        "architecture": facts.architecture,
+        "checkpoint_sha256": facts.checkpoint_sha256,
+        "config_sha256": facts.config_sha256,
+        "weight_dtype": facts.weight_dtype,
+        "adapters": [],
+    }
+
+
+def _text_interface(facts: ArtifactFacts) -> dict[str, Any]:
+    return {
+        "tokenizer_sha256": facts.tokenizer_sha256,
+        "template_sha256": facts.template_sha256,
+        "bos_id": facts.bos_id,
+        "eos_ids": facts.eos_ids,
+        "pad_id": facts.pad_id,
+        "vocabulary_size": facts.vocabulary_size,
+    }
+
+
+def _policy(draft: Draft) -> dict[str, Any]:
+    """Temperature 0 is the greedy family, which has no use for the transforms; what is off is not written."""
+    transforms: list[dict[str, Any]] = []
+    if draft.top_k:
+        transforms.append({"kind": "top_k", "k": draft.top_k})
+    if draft.top_p is not None and draft.top_p < 1:
+        transforms.append({"kind": "top_p", "p": draft.top_p})
+    temperature = draft.temperature
+    if temperature is None:
+        temperature = 1.0 if transforms else 0.0
+    if temperature == 0:
+        transforms = []
+    else:
+        transforms.insert(0, {"kind": "temperature", "value": temperature})
+    return {
+        "family": "sample" if transforms else "greedy",
+        "transforms": transforms,
+        "tie_rule": "lowest_token_id",
+        "score_kind": "logits",
+        "logprobs_top": draft.logprobs,
+    }
+
+
+def _rng(draft: Draft, seed: int) -> dict[str, Any]:
+    return {
+        "algorithm": draft.rng_algorithm,
+        "seed": seed if draft.seed is None else draft.seed,
+        "choice": draft.choice,
+        "stream_rule": "counter_v1",
+    }
+
+
+def _runtime(draft: Draft, facts: ArtifactFacts, runtime: RuntimeFacts) -> dict[str, Any]:
+    """Facts that the compatibility class leaves open are null, so that they are not part of the identity."""
+    return {
+        "compute_dtype": runtime.compute_dtype,
+        "logit_dtype": runtime.logit_dtype,
+        "cache": {"kind": runtime.cache_kind, "abi": facts.cache_abi},
+        "batch_width": draft.batch_width,
+        "compatibility": draft.compatibility,
+        "device_class": None if draft.compatibility == "any_device" else runtime.device_class,
+        "framework_revision": runtime.framework_revision if draft.compatibility == "exact" else None,
+        "retry_budget": draft.retry_budget,
+        "modes": [],
+    }
+
+
+def _termination(draft: Draft, facts: ArtifactFacts, context: int) -> dict[str, Any]:
+    # L >= 1 prompt tokens leave room for at most `context` outputs, so one more is a budget that never ends a run.
+    budget = context + 1 if draft.max_new_tokens == UNTIL_CONTEXT else draft.max_new_tokens
+    return {
+        "max_new_tokens": budget,
+        "zero_token_choice": (draft.zero_token_choice or "no_call") if budget == 0 else None,
+        "min_new_tokens": draft.min_new_tokens,
+        "stop_strings": draft.stop,
+        "stop_token_ids": draft.stop_token_ids,
+        "eos_ids": facts.eos_ids,
+        "ignore_eos": draft.ignore_eos,
+        "deadline_ms": draft.deadline_ms,
+        "finish_order": [reason.value for reason in DEFAULT_ORDER],
+        "detectors": [],
+    }
+
+
+def _output(draft: Draft) -> dict[str, Any]:
+    asked = draft.prompt_logprobs
+    return {
+        "echo_prompt": draft.echo_prompt,
+        "include_stop": draft.include_stop,
+        "skip_special_tokens": draft.skip_special_tokens,
+        "alignment": draft.alignment,
+        "final_cache": draft.final_cache,
+        "consumer_policy": draft.consumer_policy,
+        "extras": [] if asked is None else [{"kind": "prompt_logprobs", "top": asked}],
+    }

@@ -1,0 +1,100 @@
+"""What a sealed envelope asks of the machine, worked out once a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from .envelope import Envelope, admit
+from .finish import FinishReason, rank
+from .output.stop_matcher import StopMatcher, compile_stops
+
+BINDING_DOMAIN = b"decodelog.job.v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The envelope and what the step reads of it. Equal where job and identity are.
+
+    job, identity    name of this durable run; SHA-256 identity of the request
+    binding          digest of both: what every receipt and state digest of the job begins with
+    prompt           input token ids
+    output_max       output tokens after which the job must end, by its own limit or the context's
+    ending_ids       tokens that end it
+    """
+
+    job: str
+    identity: bytes
+    envelope: Envelope = field(compare=False, repr=False)
+    binding: bytes = field(compare=False, repr=False)
+    prompt: tuple[int, ...] = field(compare=False, repr=False)
+    max_new_tokens: int = field(compare=False, repr=False)
+    min_new_tokens: int = field(compare=False, repr=False)
+    prefill_only: bool = field(compare=False, repr=False)
+    context_output: int = field(compare=False, repr=False)
+    output_max: int = field(compare=False, repr=False)
+    stop_ids: frozenset[int] = field(compare=False, repr=False)
+    eos_ids: frozenset[int] = field(compare=False, repr=False)
+    ending_ids: frozenset[int] = field(compare=False, repr=False)
+    matcher: StopMatcher = field(compare=False, repr=False)
+    include_stop: bool = field(compare=False, repr=False)
+    skip_special: bool = field(compare=False, repr=False)
+    finish_order: tuple[FinishReason, ...] = field(compare=False, repr=False)
+    retry_budget: int = field(compare=False, repr=False)
+
+    @classmethod
+    def seal(cls, job: str, canonical: bytes) -> Spec:
+        """Read the canonical bytes of an envelope; they are checked as any request is."""
+        envelope = admit(canonical)
+        identity = bytes.fromhex(envelope.identity)
+        termination, prompt = envelope.termination, envelope.prompt.token_ids
+        stop_ids = frozenset(termination.stop_token_ids)
+        eos_ids = frozenset() if termination.ignore_eos else frozenset(termination.eos_ids)
+        # The context is full when no further call fits: the last token needs no row, so one more output than rows.
+        context_output = envelope.position_visibility.context_tokens_max - len(prompt) + 1
+        return cls(
+            job=job,
+            identity=identity,
+            envelope=envelope,
+            binding=sha256(BINDING_DOMAIN + identity + job.encode()).digest(),
+            prompt=prompt,
+            max_new_tokens=termination.max_new_tokens,
+            min_new_tokens=termination.min_new_tokens,
+            prefill_only=termination.zero_token_choice == "prefill_only",
+            context_output=context_output,
+            output_max=min(termination.max_new_tokens, context_output),
+            stop_ids=stop_ids,
+            eos_ids=eos_ids,
+            ending_ids=stop_ids | eos_ids,
+            matcher=compile_stops(tuple(text.encode() for text in termination.stop_strings)),
+            include_stop=envelope.output.include_stop,
+            skip_special=envelope.output.skip_special_tokens,
+            finish_order=termination.finish_order,
+            retry_budget=envelope.runtime.retry_budget,
+        )
+
+    @property
+    def rows(self) -> int:
+        """K/V rows that the job can ever need: its last token is not processed."""
+        return len(self.prompt) + max(0, self.output_max - 1)
+
+    def due(self, token: int, output: int, stopped: bool) -> tuple[FinishReason, ...]:
+        """Finish reasons that hold once `token` is output number `output`, by the declared order.
+
+        `stopped` says that it completed a stop string. Before min_new_tokens outputs only the limits count.
+        """
+        if not stopped and output < self.output_max and token not in self.ending_ids:
+            return ()
+        held = set()
+        if stopped:
+            held.add(FinishReason.STOP_STRING)
+        if output >= self.min_new_tokens:
+            if token in self.stop_ids:
+                held.add(FinishReason.STOP_TOKEN)
+            if token in self.eos_ids:
+                held.add(FinishReason.EOS)
+        if output >= self.max_new_tokens:
+            held.add(FinishReason.LENGTH)
+        if output >= self.context_output:
+            held.add(FinishReason.CONTEXT_LIMIT)
+        return rank(held, self.finish_order)

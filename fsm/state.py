@@ -1,0 +1,93 @@
+"""The state of one job: everything that the next decision, commit and resume depend on, and nothing that grows."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple
+
+from .finish import FinishReason
+from .frontier import Frontier
+from .output.horizon import Horizon
+from .receipt import Receipt
+from .spec import Spec
+from .states import Status, Suffix
+
+_STATUS = {status: bytes([index]) for index, status in enumerate(Status)}
+_SUFFIX = {suffix: bytes([index]) for index, suffix in enumerate(Suffix)}
+_REASON = {reason: bytes([index]) for index, reason in enumerate(FinishReason)}
+_FRONTIER = struct.Struct("<QQQQ")
+
+NO_RECEIPT = bytes(32)
+
+
+class Tenure(NamedTuple):
+    """Bookkeeping of who works on the job; no decision depends on it, so it is not part of the state's digest.
+
+    attempt     tenures so far; fence  the newest one's
+    failures    ALL_OLD calls since the last ALL_NEW
+    recomputed  tokens whose rows had to be computed again, over all tenures
+    """
+
+    attempt: int = 0
+    fence: int = 0
+    failures: int = 0
+    recomputed: int = 0
+
+
+class Ending(NamedTuple):
+    """How a job ended: a finish reason, or the cause of failure (an error code) with its message."""
+
+    finish: FinishReason | None
+    cause: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a job stands after an event. Its size does not depend on how many tokens came before.
+
+    spec          what the sealed request asks for
+    status        one of the six states
+    tenure        who works on it
+    frontier      L, O, P, |U| and U's tag
+    horizon       stop matcher's and decoder's state: which bytes of the text are not released yet
+    receipt       issued and not consumed, in DECIDED only
+    last_receipt  id of the last consumed receipt (which covers all before it); zeros before the first
+    scores        SHA-256 of the consumable score row, in PREFILLED and DECIDED, else empty
+    delta         text that the last event released
+    due           finish reasons that hold after the last commit, most important first
+    ending        how it ended, in CLOSED and FAILED
+    """
+
+    spec: Spec
+    status: Status
+    tenure: Tenure
+    frontier: Frontier
+    horizon: Horizon
+    receipt: Receipt | None
+    last_receipt: bytes
+    scores: bytes
+    delta: str
+    due: tuple[FinishReason, ...]
+    ending: Ending | None
+
+    def digest(self) -> bytes:
+        """SHA-256 over the request identity and every field that a later decision or commit can depend on."""
+        frontier = self.frontier
+        return sha256(
+            b"".join(
+                (
+                    self.spec.binding,
+                    _STATUS[self.status],
+                    _FRONTIER.pack(*frontier[:4]),
+                    _SUFFIX[frontier.suffix],
+                    self.last_receipt,
+                    self.receipt.receipt_id if self.receipt is not None else b"",
+                    self.scores,
+                    self.horizon.digest_bytes(),
+                    *[_REASON[reason] for reason in self.due],
+                )
+            )
+        ).digest()

@@ -1,0 +1,218 @@
+"""transition: (state, command) -> events, or a typed rejection. It decides; `fold` applies; the log makes it so.
+
+A proposal carries the state that folding its events gives, so that the crank need not fold them twice. Nobody may act
+on that state before the events are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .errors import BrokenInvariant, IllegalTransition, ReceiptConflict, Terminal
+from .events import (
+    AttemptStarted,
+    CallCompleted,
+    CallFailed,
+    DecisionMade,
+    Event,
+    LanesRebuilt,
+    OutputCommitted,
+    RequestClosed,
+    RequestFailed,
+)
+from .finish import FinishReason, rank
+from .fold import committed, decided, fold
+from .receipt import Selection, issue
+from .state import State
+from .states import Status
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Begin a tenure under `fence`; `facts` are sorted (name, value) pairs of what it runs on."""
+
+    fence: int
+    worker: str
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildLanes:
+    """Report lanes that are back at the processed frontier; see `LanesRebuilt`."""
+
+    form: str
+    tokens: int
+    scores: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteCall:
+    """Report ALL_NEW; see `CallCompleted`."""
+
+    tokens: int
+    lanes: int
+    scores: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FailCall:
+    """Report ALL_OLD with its cause; past the retry budget the job fails with it."""
+
+    cause: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IssueDecision:
+    """Issue the receipt of `selection`; `piece` is its token's exact bytes, `hidden` says that it is special."""
+
+    selection: Selection
+    piece: bytes
+    hidden: bool = False
+    branch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutput:
+    """Consume a receipt: the issued one, or the one that `receipt_id` names."""
+
+    receipt_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequest:
+    """End the job now: cancelled, timed out, or with a reason that `next_step` found due."""
+
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class FailRequest:
+    """End the job by a fault."""
+
+    cause: str
+    detail: str = ""
+
+
+Command = (
+    StartAttempt | RebuildLanes | CompleteCall | FailCall | IssueDecision | CommitOutput | CloseRequest | FailRequest
+)
+
+
+class Proposal(NamedTuple):
+    """Events to append, the state after each, and the last of these. No events: the command was already done."""
+
+    events: tuple[Event, ...]
+    states: tuple[State, ...]
+    state: State
+
+    def then(self, other: Proposal) -> Proposal:
+        return Proposal(self.events + other.events, self.states + other.states, other.state)
+
+
+def transition(state: State, command: Command) -> Proposal:
+    """Decide one command.
+
+    Raises Terminal after the end, ReceiptConflict for another receipt of a decided step, IllegalTransition for a
+    command that the state does not take. Nothing is changed by a rejection.
+    """
+    if isinstance(command, CommitOutput) and command.receipt_id is not None:
+        if command.receipt_id == state.last_receipt:
+            return Proposal((), (), state)
+        refuse_other_receipt(state, command.receipt_id)
+    if state.ending is not None:
+        raise Terminal(state=state.status.value, reason=state.ending.finish or state.ending.cause)
+    decide: Callable[[State, Any], Proposal] = _DECIDE[type(command)]
+    return decide(state, command)
+
+
+def transitions(state: State, commands: Iterable[Command]) -> Proposal:
+    """Decide commands in order as one proposal; commands after the one that ends the job are left out."""
+    proposal = Proposal((), (), state)
+    for command in commands:
+        proposal = proposal.then(transition(proposal.state, command))
+        if proposal.state.ending is not None:
+            break
+    return proposal
+
+
+def refuse_other_receipt(state: State, offered: bytes) -> None:
+    if state.receipt is not None and state.receipt.receipt_id == offered:
+        return
+    held = state.receipt.receipt_id if state.receipt is not None else state.last_receipt
+    step = state.frontier.output if state.receipt is not None else state.frontier.output - 1
+    raise ReceiptConflict(step=step, held=held.hex(), offered=offered.hex())
+
+
+def propose(state: State, event: Event) -> Proposal:
+    return proposed(event, fold(state, event))
+
+
+def proposed(event: Event, after: State) -> Proposal:
+    return Proposal((event,), (after,), after)
+
+
+def start_attempt(state: State, command: StartAttempt) -> Proposal:
+    return propose(state, AttemptStarted(command.fence, command.worker, command.facts))
+
+
+def rebuild_lanes(state: State, command: RebuildLanes) -> Proposal:
+    return propose(state, LanesRebuilt(command.form, command.tokens, command.scores))
+
+
+def complete_call(state: State, command: CompleteCall) -> Proposal:
+    return propose(state, CallCompleted(command.tokens, command.lanes, command.scores))
+
+
+def fail_call(state: State, command: FailCall) -> Proposal:
+    proposal = propose(state, CallFailed(command.cause, command.detail))
+    if proposal.state.tenure.failures <= state.spec.retry_budget:
+        return proposal
+    return proposal.then(fail_request(proposal.state, FailRequest(command.cause, command.detail)))
+
+
+def issue_decision(state: State, command: IssueDecision) -> Proposal:
+    if state.status is not Status.PREFILLED:
+        raise IllegalTransition(state=state.status.value, trigger=DecisionMade.tag)
+    receipt = issue(
+        state.spec.binding,
+        state.frontier.output,
+        command.branch,
+        state.digest(),
+        state.scores,
+        command.selection,
+        command.piece,
+        command.hidden,
+    )
+    return proposed(DecisionMade(receipt), decided(state, receipt))
+
+
+def commit_output(state: State, command: CommitOutput) -> Proposal:
+    after = committed(state)
+    proposal = proposed(OutputCommitted(after.frontier.output, after.digest()), after)
+    return proposal.then(propose(after, RequestClosed(after.due[0], after.due))) if after.due else proposal
+
+
+def close_request(state: State, command: CloseRequest) -> Proposal:
+    triggers = rank({command.reason, *state.due}, state.spec.finish_order)
+    if not triggers:
+        raise BrokenInvariant(clause="FSM-7", reason=f"{command.reason} is not in the declared order")
+    return propose(state, RequestClosed(triggers[0], triggers))
+
+
+def fail_request(state: State, command: FailRequest) -> Proposal:
+    return propose(state, RequestFailed(command.cause, command.detail))
+
+
+_DECIDE: dict[type, Callable[[State, Any], Proposal]] = {
+    StartAttempt: start_attempt,
+    RebuildLanes: rebuild_lanes,
+    CompleteCall: complete_call,
+    FailCall: fail_call,
+    IssueDecision: issue_decision,
+    CommitOutput: commit_output,
+    CloseRequest: close_request,
+    FailRequest: fail_request,
+}

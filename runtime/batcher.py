@@ -1,0 +1,121 @@
+"""From jobs that need the model to model calls, and from their results to commands: ALL_NEW or ALL_OLD."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from torch import Tensor
+
+from ..fsm.errors import Problem
+from ..fsm.transition import Command, CompleteCall, FailCall, RebuildLanes
+from .job import Job
+from .model import Caller, Model
+from .session import Decode, Prefill
+
+FORMS = ("prefill", "reexecute")
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What one call did for one job: its report, and its score row where there is one to decide on."""
+
+    job: Job
+    command: Command
+    batch: Tensor | None = None
+    row: int = 0
+
+
+class Batcher:
+    """Groups jobs into calls by their declared width and keeps a job's fault from its mates.
+
+    form  how lost lanes come back: "prefill" is one call over the processed prefix; "reexecute" repeats the call
+          shapes of the log and is bit-exact on one stack, at the price of one call a token
+    """
+
+    def __init__(self, model: Model, form: str = "prefill") -> None:
+        self._model = model
+        self._form = form
+
+    def call(self, jobs: Iterable[Job]) -> list[Called]:
+        """Run the model once over each job's unprocessed suffix, or over what its lost lane held.
+
+        Decodes share calls; a prefill, a rebuild, and a decode after a failed call are called alone.
+        """
+        together: dict[int, list[Job]] = defaultdict(list)
+        done: list[Called] = []
+        for job in jobs:
+            width = job.state.spec.envelope.runtime.batch_width
+            if job.lane is not None and job.state.frontier.output and not job.state.tenure.failures:
+                together[width].append(job)
+            else:
+                done += self._guarded(width, [job])
+        for width, mates in together.items():
+            done += self._guarded(width, mates)
+        return done
+
+    def release(self, job: Job) -> None:
+        """Give the job's lane back; its state is never used again."""
+        if job.lane is not None:
+            self._session(job).release(job.lane)
+            job.lane = None
+
+    def _session(self, job: Job) -> Caller:
+        return self._model.session(job.state.spec.envelope.runtime.batch_width)
+
+    def _guarded(self, width: int, jobs: Sequence[Job]) -> list[Called]:
+        """ALL_OLD for each where anything fails; the lanes may have been touched, so they are given up."""
+        try:
+            return self._call(self._model.session(width), jobs)
+        except Exception as fault:
+            cause = fault.code if isinstance(fault, Problem) else f"model_call.{type(fault).__name__}"
+            for job in jobs:
+                self.release(job)
+            return [Called(job, FailCall(cause, str(fault))) for job in jobs]
+
+    def _call(self, session: Caller, jobs: Sequence[Job]) -> list[Called]:
+        first = jobs[0]
+        processed = first.state.frontier.processed
+        if first.lane is None:
+            first.lane = session.open(first.name, first.state.spec.rows)
+            if processed:
+                return [self._rebuild(session, first)]
+        calls: list[Prefill | Decode] = [
+            Decode(job.lane, job.transcript.token_ids[-1])
+            if job.state.frontier.output
+            else Prefill(job.lane, job.state.spec.prompt)
+            for job in jobs
+            if job.lane is not None
+        ]
+        scores = session.select(session.prepare(calls))
+        return [
+            Called(
+                job,
+                CompleteCall(job.state.frontier.unprocessed, job.lane.length if job.lane else 0, digest),
+                scores,
+                row,
+            )
+            for row, (job, digest) in enumerate(zip(jobs, score_digests(scores), strict=True))
+        ]
+
+    def _rebuild(self, session: Caller, job: Job) -> Called:
+        """Bring a lost lane back to the processed frontier."""
+        tokens, lane = job.transcript.processed_tokens, job.lane
+        if lane is None:
+            raise RuntimeError("a rebuild needs an open lane")
+        prompt = len(job.state.spec.prompt)
+        head = tokens if self._form == "prefill" else tokens[:prompt]
+        scores = session.select(session.prepare([Prefill(lane, head)]))
+        for token in tokens[len(head) :]:
+            scores = session.select(session.prepare([Decode(lane, token)]))
+        if job.state.frontier.unprocessed:
+            return Called(job, RebuildLanes(self._form, len(tokens)))
+        return Called(job, RebuildLanes(self._form, len(tokens), score_digests(scores)[0]), scores)
+
+
+def score_digests(scores: Tensor) -> list[bytes]:
+    """SHA-256 of each row's float32 bytes; one transfer to the host where the scores are elsewhere."""
+    rows = scores.detach().cpu().contiguous().numpy()
+    return [sha256(row).digest() for row in rows]

@@ -1,0 +1,51 @@
+"""What the crank needs of a loaded model, native or scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from ..fsm.admission import RuntimeFacts
+from ..fsm.artifact import ArtifactFacts
+from .session import Decode, Lane, Prefill, Ticket
+
+
+class Text(Protocol):
+    """Exact bytes of every token id, and which tokens are special."""
+
+    @property
+    def pieces(self) -> Sequence[bytes]: ...
+
+    def is_special(self, token: int) -> bool: ...
+
+
+class Caller(Protocol):
+    """A session: lanes, and model calls that advance all of their lanes or none."""
+
+    def open(self, request: str, positions: int) -> Lane:
+        """An empty lane with room for `positions` rows."""
+
+    def release(self, lane: Lane) -> None:
+        """Forget a lane; its storage may be reused, its content never read again."""
+
+    def prepare(self, calls: Sequence[Prefill | Decode]) -> Ticket:
+        """Compute without changing logical state."""
+
+    def select(self, ticket: Ticket) -> Tensor:
+        """ALL_NEW: advance every lane of the ticket; its score rows, [calls, vocabulary] float32."""
+
+    def discard(self, ticket: Ticket) -> None:
+        """ALL_OLD by decision: nothing moves."""
+
+
+class Model(Protocol):
+    """One artifact, loaded. `session(width)` computes decodes in calls of exactly `width` rows."""
+
+    facts: ArtifactFacts
+    runtime: RuntimeFacts
+    recorded: tuple[tuple[str, str], ...]
+    text: Text
+
+    def session(self, width: int) -> Caller: ...

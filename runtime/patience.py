@@ -1,0 +1,26 @@
+"""A bounded retry of what may succeed later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..fsm.errors import Transient
+
+Result = TypeVar("Result")
+
+FIRST_WAIT_S = 0.05
+
+
+def patiently(action: Callable[[], Result], tries: int) -> Result:
+    """Run `action` up to `tries` times, waiting twice as long after each Transient; the last one is raised.
+
+    Only for actions that are idempotent: an append whose answer was lost is found again as a duplicate.
+    """
+    for attempt in range(tries - 1):
+        try:
+            return action()
+        except Transient:
+            time.sleep(FIRST_WAIT_S * 2**attempt)
+    return action()

@@ -1,0 +1,194 @@
+"""The worker loop: claim, turn the crank, keep the leases alive, obey commands, let go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from ..fsm.errors import LostTenure, Problem, Transient
+from ..fsm.finish import FinishReason
+from ..fsm.ports import Claim, Clock, Store
+from .engine import Engine, Sink
+from .job import Job
+from .model import Model
+
+Admit = Callable[[Job, Model], None]
+"""Refuses a job that this process must not run, with a typed error (ENV-9)."""
+
+Notice = Callable[[str, Problem], None]
+"""Hears of a job that was refused or lost, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often things happen, in milliseconds, and how many jobs are held at once."""
+
+    lease_ms: int = 10_000
+    claim_ms: int = 200
+    inbox_ms: int = 50
+    idle_ms: int = 50
+    lanes_max: int = 16
+
+
+class Worker:
+    """Runs jobs of one database until told to stop, or until none is left.
+
+    name    a random incarnation: a restarted process is another worker
+    load    finds and loads the model that a job names; called once a name
+    dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        load: Callable[[str], Model],
+        admit: Admit,
+        clock: Clock,
+        sink: Sink | None = None,
+        notice: Notice | None = None,
+        dead: Callable[[Collection[str]], Collection[str]] | None = None,
+        form: str = "prefill",
+        pace: Pace = Pace(),
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._load = load
+        self._admit = admit
+        self._clock = clock
+        self._sink = sink
+        self._notice = notice or (lambda job, problem: None)
+        self._dead = dead or (lambda owners: ())
+        self._form = form
+        self._pace = pace
+        self._engines: dict[str, Engine] = {}
+        self._deadlines: dict[str, int] = {}
+        self._refused: set[str] = set()
+        self._stopping = threading.Event()
+        self._beaten = threading.Event()
+        self._due: dict[str, int] = {}
+
+    def stop(self) -> None:
+        """Finish the turn at hand, release every job, and return from `run`. Safe in a signal handler."""
+        self._stopping.set()
+
+    def run(self, jobs: Collection[str] | None = None, drain: bool = False) -> None:
+        """Run claimable jobs (of `jobs`, where given). With `drain`, return when none of them is left to run."""
+        heart = threading.Thread(target=self._beat, name=f"heartbeat {self.name}", daemon=True)
+        heart.start()
+        try:
+            while not self._stopping.is_set():
+                self._claim(jobs)
+                if self._turn():
+                    continue
+                if drain and not self._left(jobs):
+                    return
+                self._stopping.wait(self._pace.idle_ms / 1000)
+        finally:
+            self._beaten.set()
+            heart.join()
+            self._release()
+
+    # ---- tenure -----------------------------------------------------------------------------------------------
+
+    def _held(self) -> list[str]:
+        return [name for engine in self._engines.values() for name in engine.jobs]
+
+    def _every(self, what: str, interval_ms: int) -> bool:
+        """True at most once an interval."""
+        now = time.monotonic_ns() // 1_000_000
+        if now < self._due.get(what, 0):
+            return False
+        self._due[what] = now + interval_ms
+        return True
+
+    def _claim(self, jobs: Collection[str] | None) -> None:
+        held = self._held()
+        free = self._pace.lanes_max - len(held)
+        if free <= 0 or not self._every("claim", self._pace.claim_ms):
+            return
+        dead = self._dead(self._store.owners() - {self.name})
+        for claim in self._store.claim(
+            self.name, self._pace.lease_ms, free, jobs, dead=dead, exclude=[*held, *self._refused]
+        ):
+            self._take(claim)
+
+    def _take(self, claim: Claim) -> None:
+        """Load, check and adopt one claimed job; a job that cannot be run here is left for another worker."""
+        try:
+            engine = self._engine(claim.model)
+            job = Job.load(self._store, claim)
+            self._admit(job, engine.model)
+            if (deadline := job.state.spec.envelope.termination.deadline_ms) is not None:
+                self._deadlines[claim.job] = self._store.row(claim.job).created_ms + deadline
+            engine.adopt(job, self.name)
+        except LostTenure as loss:
+            self._notice(claim.job, loss)
+        except Problem as problem:
+            self._refused.add(claim.job)
+            self._store.release(self.name, [claim.job])
+            self._notice(claim.job, problem)
+
+    def _engine(self, model: str) -> Engine:
+        if model not in self._engines:
+            self._engines[model] = Engine(self._store, self._load(model), self._sink, self._form)
+        return self._engines[model]
+
+    def _left(self, jobs: Collection[str] | None) -> bool:
+        """Whether a live job is still to be run here or awaited, should its owner die."""
+        return any(
+            not row.status.terminal and row.job not in self._refused
+            for row in self._store.rows()
+            if jobs is None or row.job in jobs
+        )
+
+    def _beat(self) -> None:
+        """Extend the leases in the background: a model call may outlast one."""
+        while not self._beaten.wait(self._pace.lease_ms / 3000):
+            try:
+                self._store.heartbeat(self.name, self._pace.lease_ms)
+            except Transient:
+                continue  # The lease has time for another beat; if none succeeds, the fence keeps us out.
+
+    def _release(self) -> None:
+        for engine in self._engines.values():
+            for name in list(engine.jobs):
+                engine.drop(name)
+        self._store.release(self.name)
+
+    # ---- one turn ---------------------------------------------------------------------------------------------
+
+    def _turn(self) -> bool:
+        """One turn of every engine that holds jobs; False where none does."""
+        busy = False
+        for engine in self._engines.values():
+            if not engine.jobs:
+                continue
+            busy = True
+            commands: dict[str, str] = {}
+            for loss in engine.turn(lambda held=engine, seen=commands: self._interruptions(held, seen)):
+                self._notice(loss.job, loss)
+            for command_id, job in commands.items():
+                self._settle(command_id, job)
+        return busy
+
+    def _interruptions(self, engine: Engine, commands: dict[str, str]) -> Mapping[str, FinishReason]:
+        """Jobs of `engine` that a command or a deadline ends now; `commands` collects what is to be settled."""
+        ended: dict[str, FinishReason] = {}
+        if self._deadlines:
+            now = self._clock()
+            for name in engine.jobs:
+                if now >= self._deadlines.get(name, now + 1):
+                    ended[name] = FinishReason.TIMEOUT
+        if self._every("inbox", self._pace.inbox_ms):
+            for command in self._store.pending(list(engine.jobs)):
+                commands[command.command_id] = command.job
+                if command.kind == "cancel":
+                    ended[command.job] = FinishReason.CANCELLED
+        return ended
+
+    def _settle(self, command_id: str, job: str) -> None:
+        row = self._store.row(job)
+        self._store.settle(command_id, row.finish or row.status.value)

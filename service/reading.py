@@ -1,0 +1,57 @@
+"""Reading jobs from the log alone: no model, no tokenizer, no lock on anybody's work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..fsm.events import Event
+from ..fsm.ports import EventLog
+from ..fsm.transcript import Emission, Transcript
+
+FOLLOW_S = 0.1
+
+
+class Numbered(NamedTuple):
+    """An event with its sequence number in its job's log."""
+
+    sequence: int
+    event: Event
+
+
+def transcript_of(log: EventLog, job: str) -> Transcript:
+    """Everything a job has made visible so far. Errors: UnknownJob, CorruptRecord, and what replay finds broken."""
+    log.row(job)
+    transcript = Transcript()
+    for record in log.read(job):
+        for event in record.events:
+            transcript.take(event)
+    return transcript
+
+
+def events_of(log: EventLog, job: str, start: int = 1, follow: bool = False) -> Iterator[Numbered]:
+    """The job's events from sequence `start` on; with `follow`, also those to come until it ends."""
+    seen = 0
+    while True:
+        # Asked before the read: what ends the job between the two is then read in the next round.
+        ended = log.row(job).status.terminal
+        for record in log.read(job, after=seen):
+            for sequence, event in enumerate(record.events, start=record.first):
+                if sequence >= start:
+                    yield Numbered(sequence, event)
+            seen = record.last
+        if ended or not follow:
+            return
+        time.sleep(FOLLOW_S)
+
+
+def emissions_of(log: EventLog, job: str, start: int = 1, follow: bool = False) -> Iterator[Emission]:
+    """The job's stream from sequence `start` on: exactly the rest, during the run, after a crash and after the end."""
+    transcript = Transcript()
+    for _, event in events_of(log, job, follow=follow):
+        emitted = len(transcript.emissions)
+        transcript.take(event)
+        for emission in transcript.emissions[emitted:]:
+            if emission.sequence >= start:
+                yield emission

@@ -1,0 +1,57 @@
+"""Submission: a draft is sealed for a loaded model and made durable before it is acknowledged."""
+
+from __future__ import annotations
+
+import secrets
+from typing import NamedTuple
+
+from ..fsm.draft import Draft
+from ..fsm.envelope import Envelope, admit, first_difference
+from ..fsm.errors import IdempotencyConflict
+from ..fsm.events import RequestAdmitted
+from ..fsm.limits import SEED_MAX
+from ..fsm.ports import Store
+from ..fsm.seal import seal
+from ..runtime.model import Model
+
+
+class Submitted(NamedTuple):
+    """The durable job, its sealed request, and whether this call created it (else it was attached to)."""
+
+    job: str
+    envelope: Envelope
+    created: bool
+
+
+def new_job_name(now_ms: int) -> str:
+    """A name that sorts by time: 12 hexadecimal digits of milliseconds, then 10 random ones."""
+    return f"{now_ms:012x}{secrets.token_hex(5)}"
+
+
+def submit(
+    store: Store, model: Model, name: str, draft: Draft, now_ms: int, idempotency_key: str | None = None
+) -> Submitted:
+    """Seal `draft` for `model` (found by `name`) and admit it.
+
+    With an idempotency key the same request attaches to the job that has it, running or finished; another request is
+    an IdempotencyConflict that names the first field that differs.
+    """
+    envelope = seal(draft, model.facts, model.runtime, model.text, secrets.randbelow(SEED_MAX + 1))
+    job = new_job_name(now_ms)
+    admitted = RequestAdmitted(job, envelope.canonical_bytes())
+    try:
+        admission = store.admit(
+            job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key
+        )
+    except IdempotencyConflict as conflict:
+        conflict.field = first_difference(_envelope_of(store, conflict.job), envelope)
+        raise
+    return Submitted(admission.job, envelope, admission.created)
+
+
+def _envelope_of(store: Store, job: str) -> Envelope:
+    for record in store.read(job):
+        for event in record.events:
+            if isinstance(event, RequestAdmitted):
+                return admit(event.envelope)
+    raise LookupError(job)

@@ -1,0 +1,229 @@
+"""Events as bytes: one msgpack array an append, each event an array that begins with its wire code.
+
+A wire code is a small integer that stands for one literal (tag, version), so that naming an event costs a byte. Codes
+are added, never reused or edited: bytes once written are read for ever, and `tests/golden/events` holds them to it.
+A field that another part of the same append already holds is not written twice: the id of a receipt is the append's
+key, in the append that carries the receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgpack import packb, unpackb
+
+from ..fsm.errors import CorruptRecord, MisformedAppend, UnknownWireTag
+from ..fsm.events import (
+    AttemptStarted,
+    CallCompleted,
+    CallFailed,
+    DecisionMade,
+    Event,
+    LanesRebuilt,
+    OutputCommitted,
+    RequestAdmitted,
+    RequestClosed,
+    RequestFailed,
+)
+from ..fsm.finish import FinishReason
+from ..fsm.receipt import Alternative, Receipt, Selection
+
+Fields = tuple[Any, ...]
+Upcast = Callable[[Fields], Fields]
+
+WIRE: dict[int, tuple[str, int]] = {
+    1: ("request.admitted", 1),
+    2: ("attempt.started", 1),
+    3: ("lanes.rebuilt", 1),
+    4: ("call.completed", 1),
+    5: ("call.failed", 1),
+    6: ("decision.made", 1),
+    7: ("output.committed", 1),
+    8: ("request.closed", 1),
+    9: ("request.failed", 1),
+}
+
+UPCASTS: dict[tuple[str, int], Upcast] = {}
+"""(tag, version) -> the pure step from that version's fields to the next version's; the wire code is not a field."""
+
+
+def encode(events: Sequence[Event], key: bytes) -> bytes:
+    """The payload of the append that is keyed `key`. Equal events under an equal key give equal bytes."""
+    return packb([_ENCODE[type(event)](event, key) for event in events])  # type: ignore[no-any-return]
+
+
+def decode(payload: bytes, key: bytes, job: str, first: int) -> tuple[Event, ...]:
+    """The events of a stored payload, equal to the ones encoded, floats bit for bit.
+
+    `job` and `first`, the sequence of the first event, name the place in errors: UnknownWireTag for an event of a
+    newer release, CorruptRecord for bytes that no release wrote.
+    """
+    try:
+        return tuple([_DECODE[fields[0]](fields, key) for fields in unpackb(payload, use_list=False)])
+    except (ValueError, TypeError, LookupError) as problem:
+        raise undecodable(payload, job, first, problem) from problem
+
+
+def undecodable(payload: bytes, job: str, first: int, problem: Exception) -> CorruptRecord | UnknownWireTag:
+    """Say what is wrong with bytes that did not decode, and at which event."""
+    try:
+        wire = [fields[0] for fields in unpackb(payload, use_list=False)]
+    except (ValueError, TypeError, LookupError):
+        return CorruptRecord(job, first, f"its payload is no list of events ({problem})")
+    for offset, code in enumerate(wire):
+        if not isinstance(code, int):
+            return CorruptRecord(job, first + offset, f"{code!r} is no wire tag")
+        if code not in _DECODE:
+            return UnknownWireTag(job, first + offset, code)
+    return CorruptRecord(job, first, f"the fields of an event cannot be read ({problem})")
+
+
+# ---- to the wire: the newest version of each event ------------------------------------------------------------
+
+
+def _admitted(event: RequestAdmitted, key: bytes) -> Fields:
+    return (1, event.job, event.envelope)
+
+
+def _attempt(event: AttemptStarted, key: bytes) -> Fields:
+    return (2, event.fence, event.worker, event.facts)
+
+
+def _lanes(event: LanesRebuilt, key: bytes) -> Fields:
+    return (3, event.form, event.tokens, event.scores)
+
+
+def _call(event: CallCompleted, key: bytes) -> Fields:
+    return (4, event.tokens, event.lanes, event.scores)
+
+
+def _call_failed(event: CallFailed, key: bytes) -> Fields:
+    return (5, event.cause, event.detail)
+
+
+def _decision(event: DecisionMade, key: bytes) -> Fields:
+    """Receipt fields, then what only some receipts have: a draw, alternatives, an id other than the append's key."""
+    receipt = event.receipt
+    token, support, raw, logprob, margin, draw, start, end, alternatives = receipt.selection
+    piece, hidden = receipt.piece, receipt.hidden
+    fields: Fields = (6, receipt.step, receipt.branch, piece, hidden, token, support, raw, logprob, margin)
+    if draw is not None or start is not None or end is not None:
+        fields = (*fields, draw, start, end)
+    if alternatives or receipt.receipt_id != key:
+        fields = (*fields, alternatives, None if receipt.receipt_id == key else receipt.receipt_id)
+    return fields
+
+
+def _output(event: OutputCommitted, key: bytes) -> Fields:
+    return (7, event.output, event.state)
+
+
+def _closed(event: RequestClosed, key: bytes) -> Fields:
+    return (8, event.reason.value, [trigger.value for trigger in event.triggers])
+
+
+def _failed(event: RequestFailed, key: bytes) -> Fields:
+    return (9, event.cause, event.detail)
+
+
+_ENCODE: dict[type[Event], Callable[[Any, bytes], Fields]] = {
+    RequestAdmitted: _admitted,
+    AttemptStarted: _attempt,
+    LanesRebuilt: _lanes,
+    CallCompleted: _call,
+    CallFailed: _call_failed,
+    DecisionMade: _decision,
+    OutputCommitted: _output,
+    RequestClosed: _closed,
+    RequestFailed: _failed,
+}
+
+
+# ---- from the wire: each version that was ever written --------------------------------------------------------
+
+
+def _to_admitted(fields: Fields, key: bytes) -> RequestAdmitted:
+    _, job, envelope = fields
+    return RequestAdmitted(job, envelope)
+
+
+def _to_attempt(fields: Fields, key: bytes) -> AttemptStarted:
+    _, fence, worker, facts = fields
+    return AttemptStarted(fence, worker, facts)
+
+
+def _to_lanes(fields: Fields, key: bytes) -> LanesRebuilt:
+    _, form, tokens, scores = fields
+    return LanesRebuilt(form, tokens, scores)
+
+
+def _to_call(fields: Fields, key: bytes) -> CallCompleted:
+    _, tokens, lanes, scores = fields
+    return CallCompleted(tokens, lanes, scores)
+
+
+def _to_call_failed(fields: Fields, key: bytes) -> CallFailed:
+    _, cause, detail = fields
+    return CallFailed(cause, detail)
+
+
+def _to_decision(fields: Fields, key: bytes) -> DecisionMade:
+    _, step, branch, piece, hidden = fields[:5]
+    if len(fields) in _PLAIN:
+        return DecisionMade(Receipt(step, branch, Selection(*fields[5:]), piece, hidden, key))
+    *chosen, alternatives, receipt_id = fields[5:]
+    if len(chosen) not in _CHOSEN:
+        raise ValueError(f"a decision of {len(fields)} fields")
+    selection = Selection(*chosen, alternatives=tuple(Alternative(*best) for best in alternatives))
+    return DecisionMade(Receipt(step, branch, selection, piece, hidden, key if receipt_id is None else receipt_id))
+
+
+def _to_output(fields: Fields, key: bytes) -> OutputCommitted:
+    _, output, state = fields
+    return OutputCommitted(output, state)
+
+
+def _to_closed(fields: Fields, key: bytes) -> RequestClosed:
+    _, reason, triggers = fields
+    return RequestClosed(FinishReason(reason), tuple(FinishReason(trigger) for trigger in triggers))
+
+
+def _to_failed(fields: Fields, key: bytes) -> RequestFailed:
+    _, cause, detail = fields
+    return RequestFailed(cause, detail)
+
+
+_CHOSEN = (5, 8)  # counts of a greedy and of a drawn selection's fields
+_PLAIN = (5 + 5, 5 + 8)
+
+_NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
+    "request.admitted": (1, _to_admitted),
+    "attempt.started": (1, _to_attempt),
+    "lanes.rebuilt": (1, _to_lanes),
+    "call.completed": (1, _to_call),
+    "call.failed": (1, _to_call_failed),
+    "decision.made": (1, _to_decision),
+    "output.committed": (1, _to_output),
+    "request.closed": (1, _to_closed),
+    "request.failed": (1, _to_failed),
+}
+
+
+def reader(tag: str, version: int) -> Callable[[Fields, bytes], Event]:
+    """What reads one written version: its upcasts, one version at a time, then the newest version's constructor."""
+    newest, build = _NEWEST[tag]
+    steps = [UPCASTS[tag, old] for old in range(version, newest)]
+    if not steps:
+        return build
+
+    def upcast(fields: Fields, key: bytes) -> Event:
+        code, values = fields[0], fields[1:]
+        for step in steps:
+            values = step(values)
+        return build((code, *values), key)
+
+    return upcast
+
+
+_DECODE = {code: reader(tag, version) for code, (tag, version) in WIRE.items()}

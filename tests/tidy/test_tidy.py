@@ -1,0 +1,151 @@
+"""The tree keeps its own rules, and each rule is shown to find what it forbids."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import contract_report
+import pytest
+import tidy_rules as rules
+from tidy_rules import Module
+from typing_links import ROOT, package_folders
+
+Rule = Callable[[Module], Iterator[str]]
+
+
+@pytest.mark.parametrize("rule", [rules.dependency, rules.size, rules.banned], ids=lambda rule: rule.__name__)
+def test_shipped_modules_keep_the_rule(rule: Rule) -> None:
+    modules = rules.shipped(ROOT)
+    assert modules
+    broken = [place for module in modules for place in rule(module)]
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (rules.dependency, "fsm/fold.py", "import torch"),
+        (rules.dependency, "fsm/fold.py", "import time"),
+        (rules.dependency, "fsm/fold.py", "from transitions import Machine"),
+        (rules.dependency, "fsm/fold.py", "from ..store.codec import decode"),
+        (rules.dependency, "fsm/output/horizon.py", "from ... import runtime"),
+        (rules.dependency, "fsm/fold.py", "def fold():\n    from ..service import cli"),
+        (rules.dependency, "runtime/engine.py", "from ..store.event_log import EventLog"),
+        (rules.dependency, "runtime/engine.py", "import sqlalchemy as sa"),
+        (rules.dependency, "store/codec.py", "import decodelog.runtime.engine"),
+        (rules.dependency, "store/codec.py", "from torch import Tensor"),
+        (rules.dependency, "store/codec.py", "from ..service.compose import compose"),
+        (rules.dependency, "migrations/env.py", "from ..store.engine import connect"),
+        (rules.dependency, "migrations/env.py", "import msgpack"),
+        (rules.size, "fsm/fold.py", "x = 1\n" * 401),
+        (rules.size, "fsm/fold.py", "def fold():\n" + "    x = 1\n" * 70),
+        (rules.banned, "store/codec.py", "import pickle"),
+        (rules.banned, "runtime/engine.py", "from random import random"),
+        (rules.banned, "runtime/engine.py", "import numpy as np\nnp.random.seed(1)"),
+        (rules.banned, "runtime/engine.py", "from numpy.random import default_rng"),
+        (rules.banned, "runtime/artifacts.py", "torch.load(path)"),
+        (rules.banned, "store/leases.py", "now = time.time()"),
+        (rules.banned, "store/leases.py", "from time import time_ns"),
+        (rules.banned, "runtime/trace.py", "clock = datetime.now"),
+        (rules.banned, "store/leases.py", "assert fence > 0"),
+        (rules.banned, "runtime/engine.py", "print(token)"),
+    ],
+)
+def test_a_module_that_breaks_the_rule_is_found(rule: Rule, path: str, source: str) -> None:
+    assert list(rule(Module(path, source)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "source"),
+    [
+        (rules.dependency, "fsm/machine.py", "from transitions import Machine"),
+        (rules.dependency, "fsm/output/horizon.py", "import hashlib\nfrom ..errors import Rejected"),
+        (rules.dependency, "runtime/engine.py", "from ..fsm.receipt import Receipt"),
+        (rules.dependency, "service/compose.py", "from .. import runtime, store"),
+        (rules.dependency, "migrations/env.py", "from ..store.tables import metadata"),
+        (rules.size, "fsm/fold.py", "def fold():\n" + "    x = 1\n" * 69),
+        (rules.banned, "service/cli.py", "print(time.time())"),
+        (rules.banned, "runtime/worker.py", "from time import time"),
+        (rules.banned, "store/leases.py", "now = func.now()\nwait = time.monotonic()"),
+    ],
+)
+def test_a_module_that_keeps_the_rule_passes(rule: Rule, path: str, source: str) -> None:
+    assert list(rule(Module(path, source))) == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    texts = {path: text for path, text in rules.texts(ROOT).items() if not path.startswith("tests/tidy/")}
+    found = [place for path, text in texts.items() for place in rules.lines_with(rules.LEFTOVER, path, text)]
+    assert not found, "\n".join(found)
+
+
+def test_no_text_names_a_path_of_one_machine() -> None:
+    texts = {path: text for path, text in rules.texts(ROOT).items() if not path.startswith("tests/")}
+    found = [place for path, text in texts.items() for place in rules.lines_with(rules.MACHINE_PATH, path, text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ("# TODO: later", "leftover"),
+        ("TODOS_MAX = 3", ""),
+        ("sqlite:////tmp/jobs.db", "path"),
+        ("cd '/home/ada/decodelog'", "path"),
+        ("see https://example.org/home and site/root", ""),
+    ],
+)
+def test_lines_are_searched_for_what_they_must_not_say(line: str, is_found: str) -> None:
+    patterns = {"leftover": rules.LEFTOVER, "path": rules.MACHINE_PATH}
+    assert {name for name, pattern in patterns.items() if list(rules.lines_with(pattern, "x", line))} == (
+        {is_found} if is_found else set()
+    )
+
+
+def test_every_package_folder_is_listed_for_the_wheel_and_typed() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"]
+    folders = {module.path.rsplit("/", 1)[0] for module in rules.shipped(ROOT)}
+    assert sorted(listed) == sorted("decodelog." + folder.replace("/", ".") for folder in folders)
+    assert [folder for folder in package_folders(ROOT).values() if not (ROOT / folder / "py.typed").is_file()] == []
+
+
+def test_test_modules_cannot_hide_one_another_or_a_package() -> None:
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert "__init__.py" not in names
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_changelog_keeps_its_form() -> None:
+    assert list(rules.changelog((ROOT / "CHANGELOG.md").read_text("utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Changelog\n",
+        "## Soon\n### Safety\n",
+        "## 0.1.0\n",
+        "## 0.1.0\n### Fixes\n",
+        "## 0.1.0\n### Features\n### Safety\n",
+    ],
+)
+def test_another_form_of_changelog_is_found(text: str) -> None:
+    assert list(rules.changelog(text))
+
+
+def test_the_contract_numbers_its_clauses_without_gaps() -> None:
+    text = (ROOT / "docs/contract.md").read_text("utf-8")
+    numbered = contract_report.CLAUSE.findall(text)
+    areas = Counter(clause.split("-")[0] for clause, _ in numbered)
+    assert len(areas) == 11
+    assert [clause for clause, _ in numbered] == [
+        f"{area}-{n + 1}" for area, count in areas.items() for n in range(count)
+    ]
+
+
+def test_every_marked_clause_is_in_the_contract() -> None:
+    known = contract_report.clauses((ROOT / "docs/contract.md").read_text("utf-8"))
+    unknown = {clause: tests for clause, tests in contract_report.collect(ROOT).items() if clause not in known}
+    assert unknown == {}

@@ -1,0 +1,163 @@
+"""The rules of the tree, each a function from a module or a text to the places that break it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from typing_links import ROOT, package_folders
+
+LAYERS = tuple(package_folders(ROOT).values())
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+
+MAY_IMPORT = {
+    "fsm": {"fsm"},
+    "runtime": {"fsm", "runtime"},
+    "store": {"fsm", "store"},
+    "migrations": {"migrations", "store"},
+    "service": {"fsm", "migrations", "runtime", "service", "store"},
+}
+# Time, chance, the environment and other processes reach the core as arguments only.
+CHANCE_AND_TIME = {"datetime", "random", "secrets", "time", "uuid"}
+THE_OUTSIDE = {"importlib", "logging", "os", "pathlib", "platform", "socket", "sqlite3", "tempfile", "urllib"}
+CONCURRENCY = {"asyncio", "concurrent", "multiprocessing", "subprocess", "threading"}
+ONLY_THESE = {  # packages from outside the standard library
+    "fsm": {"numpy", "pydantic", "pydantic_core", "rfc8785"},
+    "migrations": {"alembic", "sqlalchemy"},
+}
+NEVER_THESE = {
+    "fsm": CHANCE_AND_TIME | THE_OUTSIDE | CONCURRENCY,
+    "runtime": {"alembic", "psycopg", "sqlalchemy", "sqlite3"},
+    "store": {"gguf", "safetensors", "tokenizers", "torch", "transformers"},
+}
+MACHINE = "fsm/machine.py"  # the one file that knows the state machine library
+CLOCKED = ("runtime/worker.py", "service/")  # where the wall clock may be read
+
+BANNED_IMPORT = {"cloudpickle", "dill", "pickle", "random", "shelve"}
+BANNED_NAME = re.compile(r"^(?:torch\.(?:load|save)|(?:np|numpy)\.random\b.*)$")
+WALL_CLOCK = re.compile(r"^time\.time(?:_ns)?$|(?:^|\.)(?:datetime|date)\.(?:now|utcnow|today)$")
+LEFTOVER = re.compile(r"\b(?:FIXME|TODO|XXX)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:home|root|tmp)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A shipped module: its path from the root with slashes, and its source."""
+
+    path: str
+    text: str
+
+    @property
+    def layer(self) -> str:
+        return self.path.split("/")[0]
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+
+def shipped(root: Path) -> list[Module]:
+    """Every Python file of the installed packages."""
+    paths = sorted(path for layer in LAYERS for path in (root / layer).rglob("*.py"))
+    return [Module(path.relative_to(root).as_posix(), path.read_text("utf-8")) for path in paths]
+
+
+def texts(root: Path) -> dict[str, str]:
+    """Every text a reader of the repository may open, by its path; not what builds, caches and databases leave."""
+    folders = [*LAYERS, "benchmarks", "docs", "examples", "tests", "tools", ".ci"]
+    inner = [path for folder in folders for path in (root / folder).rglob("*")]
+    top = [path for path in root.iterdir() if not path.name.startswith(".")]
+    paths = [path for path in [*top, *inner] if path.is_file()]
+    kinds = {"", ".cfg", ".ini", ".json", ".mako", ".md", ".py", ".toml", ".txt", ".typed", ".yaml", ".yml"}
+    return {
+        path.relative_to(root).as_posix(): path.read_text("utf-8", "replace") for path in paths if path.suffix in kinds
+    }
+
+
+def imports(module: Module) -> Iterator[tuple[int, str]]:
+    """(line, absolute dotted name) of each import; a name imported from a package counts as inside it."""
+    package = ["decodelog", *module.path.split("/")[:-1]]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{source}.{alias.name}") for alias in node.names)
+
+
+def dependency(module: Module) -> Iterator[str]:
+    """Imports that the layering forbids."""
+    for line, name in imports(module):
+        parts = name.split(".")
+        if parts[0] == "decodelog":
+            allowed = parts[1] in MAY_IMPORT[module.layer]
+            # A migration sees the tables and nothing else of the store.
+            if module.layer == "migrations" and parts[1] == "store":
+                allowed = parts[2:3] == ["tables"]
+        elif parts[0] == "transitions":
+            allowed = module.path == MACHINE
+        elif parts[0] in NEVER_THESE.get(module.layer, ()):
+            allowed = False
+        else:
+            only = ONLY_THESE.get(module.layer)
+            allowed = only is None or parts[0] in only or parts[0] in sys.stdlib_module_names
+        if not allowed:
+            yield f"{module.path}:{line} imports {name}"
+
+
+def size(module: Module) -> Iterator[str]:
+    """Modules and functions too long to be held in the head."""
+    if (lines := module.text.count("\n")) > MODULE_LINES_MAX:
+        yield f"{module.path} has {lines} lines, at most {MODULE_LINES_MAX}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{module.path}:{node.lineno} {node.name} has {lines} lines, at most {FUNCTION_LINES_MAX}"
+
+
+def banned(module: Module) -> Iterator[str]:
+    """Pickles, chance without an address, assertions that -O removes, prints, and the wall clock outside the shell."""
+    clocked = module.path.startswith(CLOCKED)
+    for line, name in imports(module):
+        unclocked = WALL_CLOCK.search(name) and not clocked
+        if name.split(".")[0] in BANNED_IMPORT or BANNED_NAME.search(name) or unclocked:
+            yield f"{module.path}:{line} imports {name}"
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Assert():
+                yield f"{module.path}:{node.lineno} asserts; raise a typed error"
+            case ast.Call(func=ast.Name(id="print")) if module.layer != "service":
+                yield f"{module.path}:{node.lineno} prints; only the service speaks to people"
+            case ast.Attribute() if BANNED_NAME.search(name := ast.unparse(node)):
+                yield f"{module.path}:{node.lineno} uses {name}"
+            case ast.Attribute() if not clocked and WALL_CLOCK.search(name := ast.unparse(node)):
+                yield f"{module.path}:{node.lineno} reads {name}; take the time as an argument"
+
+
+def lines_with(pattern: re.Pattern[str], path: str, text: str) -> Iterator[str]:
+    """The lines of a text in which the pattern is found."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := pattern.search(line):
+            yield f"{path}:{number} says {found[0]}"
+
+
+def changelog(text: str) -> Iterator[str]:
+    """Releases are second-level headings, newest first; their third-level headings are the three groups in order."""
+    groups = ["Safety", "Features", "Internals"]
+    releases = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    if not releases:
+        yield "no release heading"
+    for release in releases:
+        title = release.splitlines()[0]
+        if not re.match(r"^\[?(?:Unreleased|\d+\.\d+\.\d+)\b", title):
+            yield f"'{title}' is neither Unreleased nor a version"
+        found = re.findall(r"^### (.+)$", release, flags=re.MULTILINE)
+        if not found or found != [group for group in groups if group in found]:
+            yield f"'{title}' has the groups {found}; use {', '.join(groups)}, in that order"

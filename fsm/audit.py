@@ -1,7 +1,8 @@
 """Audit of one job: replay its log and name the first event that does not follow from those before it.
 
-Folding checks frontiers, receipts, commits and the order of states; the log's reader has checked the chain. What is left
-is that appends join without gap or overlap, that each is keyed by the receipt it carries, and that fences only grow.
+Folding checks frontiers, receipts, commits and the order of states; the log's reader has checked the chain. What is
+left is that the log is the job's, that appends join without gap or overlap, that each is keyed by the receipt it
+carries or consumes, that fences only grow and a tenure begins under its own, and that noise is the request's own.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .errors import Problem
-from .events import DecisionMade
-from .ports import JobRow, Record
+from .events import AttemptStarted, DecisionMade, Event, OutputCommitted, RequestAdmitted
+from .ports import EMPTY_HEAD, JobRow, Record
+from .receipt import Receipt
+from .rng import unit_draw
 from .state import State
 from .transcript import Transcript
 
@@ -26,17 +29,18 @@ class Fault(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """Events that were replayed, the state they lead to, and the faults found."""
+    """Events that were replayed, the state they lead to, the faults found, and the digest of the whole appends."""
 
     events: int
     state: State | None
     faults: list[Fault]
+    chain: bytes = EMPTY_HEAD.chain
 
 
 def replay(job: str, records: Iterable[Record]) -> Audited:
     """Fold every record; stop at the first fault, since nothing after it can be trusted."""
     transcript = Transcript()
-    fence = 0
+    fence, chain = 0, EMPTY_HEAD.chain
     try:
         for record in records:
             at = transcript.sequence + 1
@@ -44,21 +48,49 @@ def replay(job: str, records: Iterable[Record]) -> Audited:
                 return _faulty(job, transcript, "gap", f"an append of {record.first}..{record.last} follows {at - 1}")
             if record.fence < fence:
                 return _faulty(job, transcript, "fence", f"fence {record.fence} follows fence {fence}")
-            fence = record.fence
+            fence, chain = record.fence, record.chain
             for event in record.events:
-                if isinstance(event, DecisionMade) and event.receipt.receipt_id != record.key:
-                    return _faulty(job, transcript, "key", "the append is not keyed by its receipt")
+                if fault := _foreign(job, transcript.state, event, record):
+                    return _faulty(job, transcript, *fault)
                 transcript.take(event)
     except Problem as problem:
         return _faulty(job, transcript, problem.code, str(problem))
-    return Audited(transcript.sequence, transcript.state, [])
+    if transcript.state is None:
+        return _faulty(job, transcript, "gap", "the log has no events")
+    return Audited(transcript.sequence, transcript.state, [], chain)
+
+
+def _foreign(job: str, before: State | None, event: Event, record: Record) -> tuple[str, str] | None:
+    """Why this event cannot be in this append of this job, as (kind, detail)."""
+    receipt = before.receipt if before is not None else None
+    match event:
+        case RequestAdmitted() if event.job != job:
+            return "job", f"the log is that of job {event.job}"
+        case AttemptStarted() if event.fence != record.fence:
+            return "fence", f"a tenure of fence {event.fence} begins in an append of fence {record.fence}"
+        case DecisionMade() if event.receipt.receipt_id != record.key:
+            return "key", "the append is not keyed by its receipt"
+        case OutputCommitted() if receipt is not None and receipt.receipt_id != record.key:
+            return "key", "the append is not keyed by the receipt that it consumes"
+        case DecisionMade() if before is not None and not _own_noise(before, event.receipt):
+            return "draw", f"step {event.receipt.step} was not decided with the noise of the request"
+    return None
+
+
+def _own_noise(state: State, receipt: Receipt) -> bool:
+    """Whether the decision used the draw that belongs to its step, made again here, or none where none is used."""
+    envelope, drawn = state.spec.envelope, receipt.selection.unit_draw
+    if envelope.policy.family != "sample":
+        return drawn is None
+    rng = envelope.rng
+    return drawn == unit_draw(rng.algorithm, rng.seed, rng.choice, receipt.branch, receipt.step)
 
 
 def compare(row: JobRow, audited: Audited) -> list[Fault]:
     """Where a job's listing and its replayed log differ."""
     state = audited.state
     if state is None:
-        return []
+        return []  # replay has named that
     finish = None if state.ending is None else (state.ending.finish or state.ending.cause)
     pairs = (
         ("status", row.status, state.status),
@@ -67,6 +99,7 @@ def compare(row: JobRow, audited: Audited) -> list[Fault]:
         ("prompt", row.prompt, state.frontier.prompt),
         ("identity", row.identity, state.spec.identity.hex()),
         ("head", row.head.sequence, audited.events),
+        ("chain", row.head.chain.hex(), audited.chain.hex()),
     )
     return [
         Fault(row.job, audited.events, "listing", f"the job's row says {name} {listed}, its log says {replayed}")

@@ -28,7 +28,7 @@ class TextForm(Enum):
     """Which texts are legal, and when two are the same."""
 
     VERBATIM = "Unicode scalar values, compared as their UTF-8 bytes; nothing is normalised"
-    NAME = "printable ASCII without blanks"
+    NAME = "printable ASCII, without a blank at either end"
     HEX_DIGEST = "64 lower-case hexadecimal digits"
 
 

@@ -16,7 +16,19 @@ from . import limits
 from .canonical import ListOrder, TextForm, canonical_bytes, request_identity
 from .errors import SchemaViolation, UnknownVersion
 from .finish import FinishReason
-from .schema import JSON_LIST, SET_OF_INTS, Name, Plane, Reserved, Sha256, TokenId, text_within_bytes, typed, violation
+from .schema import (
+    JSON_LIST,
+    SET_OF_INTS,
+    CacheAbi,
+    Name,
+    Plane,
+    Reserved,
+    Sha256,
+    TokenId,
+    text_within_bytes,
+    typed,
+    violation,
+)
 from .strict_json import kind_of, parse, path_text
 
 SCHEMA_NAME: Final = "numinens.request.v1"
@@ -137,7 +149,7 @@ class SlotArena(Plane):
     """One arena of key/value slots; `abi` names layers, heads, widths, axis order, dtype and key rotation."""
 
     kind: Literal["slot_arena"]
-    abi: Name
+    abi: CacheAbi
 
 
 class Runtime(Plane):
@@ -282,10 +294,8 @@ def first_difference(held: Envelope, offered: Envelope) -> str | None:
 
 def _difference(held: Any, offered: Any, path: tuple[str | int, ...]) -> tuple[str | int, ...] | None:
     if isinstance(held, dict) and isinstance(offered, dict):
-        for key in (*held, *(key for key in offered if key not in held)):
-            if key not in held or key not in offered:
-                return (*path, key)
-            if found := _difference(held[key], offered[key], (*path, key)):
+        for key in held:  # a union's tag is its first field, so unlike members differ there
+            if found := _difference(held[key], offered.get(key), (*path, key)):
                 return found
         return None
     if isinstance(held, tuple) and isinstance(offered, tuple) and len(held) == len(offered):

@@ -11,7 +11,7 @@ Errors of other libraries are translated where they arise, with `raise ... from`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 
@@ -225,7 +225,7 @@ class PromptTooLong(Rejected):
 @dataclass(eq=False)
 class TokenOutOfRange(Rejected):
     code = "token_out_of_range"
-    says = "request {request}: token {token} at position {position} is outside 0..{vocabulary_size} (exclusive); correct it"
+    says = "request {request}: token {token} at position {position} is not in [0, {vocabulary_size}); correct it"
     request: str
     position: int
     token: int
@@ -318,7 +318,7 @@ class PreparedCacheChanged(Transient):
     """ALL_OLD: between prepare and select a lane's storage, length or model changed (CALL-2)."""
 
     code = "prepared_cache_changed"
-    says = "the {what} of request {request} changed since the call was prepared; nothing advanced: prepare the call again"
+    says = "the {what} of request {request} changed after the call was prepared; nothing advanced: prepare it again"
     request: str
     what: str
 
@@ -385,21 +385,31 @@ class LostTenure(Rejected):
 
 @dataclass(eq=False)
 class UnknownJob(Rejected):
+    """`candidates` are the nearest names, where somebody looked for them."""
+
     code = "unknown_job"
-    says = "there is no job {job}; `decodelog jobs` lists the ones there are"
     job: str
+    candidates: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        nearest = f"the nearest are {', '.join(self.candidates)}, and " if self.candidates else ""
+        return f"there is no job {self.job}; {nearest}`decodelog jobs` lists all"
 
 
 @dataclass(eq=False)
 class IdempotencyConflict(Rejected):
-    """The key is taken by another request; `held` and `offered` are identities (ENV-8)."""
+    """The key is taken by another request; `held` and `offered` are identities, `field` where they differ (ENV-8)."""
 
     code = "idempotency_conflict"
-    says = "idempotency key {key} belongs to job {job} with request {held}, not {offered}; use another key"
+    says = (
+        "idempotency key {key} belongs to job {job}, whose request differs at {field}; "
+        "send that request again, or use another key"
+    )
     key: str
     job: str
     held: str
     offered: str
+    field: str = "identity"
 
 
 @dataclass(eq=False)
@@ -505,3 +515,39 @@ class UnknownWireTag(Rejected):
     job: str
     sequence: int
     tag: int
+
+
+# ---- the service: what people type -----------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class AmbiguousJob(Rejected):
+    code = "ambiguous_job"
+    says = "{prefix} begins the names of {count} jobs, among them {candidates}; write more of the name"
+    prefix: str
+    count: int
+    candidates: list[str]
+
+
+@dataclass(eq=False)
+class UnreadableInput(Rejected):
+    code = "unreadable_input"
+    says = "{path} cannot be read: {reason}; name a readable UTF-8 file, or - for standard input"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class UnwritableOutput(Rejected):
+    code = "unwritable_output"
+    says = "{path} cannot be written: {reason}; name another file"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class ConflictingFlags(Rejected):
+    code = "conflicting_flags"
+    says = "{flags} cannot be used together; {advice}"
+    flags: str
+    advice: str

@@ -24,6 +24,9 @@ class FinishReason(StrEnum):
 
 DEFAULT_ORDER: tuple[FinishReason, ...] = tuple(FinishReason)
 
+FROM_OUTSIDE = frozenset({FinishReason.CANCELLED, FinishReason.TIMEOUT})
+"""What can end a job at any time; every other reason follows from its own commits."""
+
 
 def rank(held: Collection[FinishReason], order: Sequence[FinishReason]) -> tuple[FinishReason, ...]:
     """The reasons that hold, most important first; the first one is the canonical finish reason."""

@@ -24,13 +24,17 @@ from .events import (
     RequestClosed,
     RequestFailed,
 )
+from .finish import FROM_OUTSIDE, FinishReason, rank
 from .frontier import Frontier
 from .machine import target
+from .next_step import due_reasons
 from .output.horizon import Horizon, advance, flush
-from .receipt import Receipt, issue
+from .receipt import Receipt, Selection, issue
 from .spec import Spec
 from .state import NO_RECEIPT, Ending, State, Tenure
 from .states import Status, Trigger
+
+SCORES_BYTES = 32
 
 
 def fold(state: State | None, event: Event) -> State:
@@ -82,26 +86,42 @@ def attempt_started(state: State, event: AttemptStarted) -> State:
 
 
 def lanes_rebuilt(state: State, event: LanesRebuilt) -> State:
-    status = target(state.status, Trigger.LANES_REBUILT)
-    if event.tokens > state.frontier.processed or bool(event.scores) is not (status is Status.PREFILLED):
+    status = advanced(state, Trigger.LANES_REBUILT)
+    if not 0 <= event.tokens <= state.frontier.processed:
         raise BrokenInvariant(clause="FSM-3", reason=f"{event.tokens} tokens cannot rebuild {state.frontier}")
+    check_scores(event.scores, wanted=status is Status.PREFILLED)
     tenure = state.tenure._replace(recomputed=state.tenure.recomputed + event.tokens)
     return replace(state, status=status, tenure=tenure, scores=event.scores, delta="")
 
 
 def call_completed(state: State, event: CallCompleted) -> State:
-    status = target(state.status, Trigger.CALL_COMPLETED)
+    status = advanced(state, Trigger.CALL_COMPLETED)
     frontier = state.frontier.after_call(event.tokens, event.lanes)
-    if frontier.unprocessed:
-        raise BrokenInvariant(clause="FSM-1", reason=f"a call left {frontier.unprocessed} tokens unprocessed")
+    check_scores(event.scores, wanted=True)
     tenure = state.tenure if not state.tenure.failures else state.tenure._replace(failures=0)
     return State(
         state.spec, status, tenure, frontier, state.horizon, None, state.last_receipt, event.scores, "", (), None
     )
 
 
+def advanced(state: State, trigger: Trigger) -> Status:
+    """The state after a trigger that works towards more output: none may, once an end is due."""
+    status = target(state.status, trigger)
+    if due := due_reasons(state):
+        raise BrokenInvariant(clause="FSM-7", reason=f"{due[0]} is due, and {trigger} follows instead of the end")
+    if state.tenure.failures > state.spec.retry_budget:
+        raise BrokenInvariant(clause="FSM-10", reason=f"the retry budget is spent, and {trigger} follows")
+    return status
+
+
+def check_scores(scores: bytes, wanted: bool) -> None:
+    """A score row's digest is whole where there is a row to consume, and absent where there is none."""
+    if len(scores) != (SCORES_BYTES if wanted else 0):
+        raise BrokenInvariant(clause="FSM-5", reason=f"{len(scores)} bytes are not the digest of the score row")
+
+
 def call_failed(state: State, event: CallFailed) -> State:
-    status = target(state.status, Trigger.CALL_FAILED)
+    status = advanced(state, Trigger.CALL_FAILED)
     tenure = state.tenure._replace(failures=state.tenure.failures + 1)
     return replace(state, status=status, tenure=tenure, delta="")
 
@@ -109,30 +129,24 @@ def call_failed(state: State, event: CallFailed) -> State:
 def decision_made(state: State, event: DecisionMade) -> State:
     """Adopt a receipt after issuing it again from this state: every bound fact must lead to the same id."""
     offered = event.receipt
-    held = issued(state, offered)
+    held = issued(state, offered.selection, offered.piece, offered.hidden, offered.branch)
     if held.receipt_id != offered.receipt_id or held.step != offered.step:
         raise BrokenInvariant(clause="FSM-5", reason=f"receipt {offered.receipt_id.hex()} is not this state's")
     return decided(state, held)
 
 
-def issued(state: State, receipt: Receipt) -> Receipt:
-    return issue(
-        state.spec.binding,
-        state.frontier.output,
-        receipt.branch,
-        state.digest(),
-        state.scores,
-        receipt.selection,
-        receipt.piece,
-        receipt.hidden,
-    )
+def issued(state: State, selection: Selection, piece: bytes, hidden: bool, branch: int) -> Receipt:
+    """The receipt of one decision on the state's score row; a state that has none to consume is refused."""
+    advanced(state, Trigger.DECISION_MADE)
+    prior, step = state.digest(), state.frontier.output
+    return issue(state.spec.binding, step, branch, prior, state.scores, selection, piece, hidden)
 
 
 def decided(state: State, receipt: Receipt) -> State:
-    status = target(state.status, Trigger.DECISION_MADE)
+    """Hold the receipt that this very state issued."""
     return State(
         state.spec,
-        status,
+        target(state.status, Trigger.DECISION_MADE),
         state.tenure,
         state.frontier,
         state.horizon,
@@ -173,9 +187,12 @@ def committed(state: State) -> State:
 
 def request_closed(state: State, event: RequestClosed) -> State:
     status = target(state.status, Trigger.REQUEST_CLOSED)
-    if not event.triggers or event.reason is not event.triggers[0]:
-        raise BrokenInvariant(clause="FSM-7", reason=f"{event.reason} is not the first of {event.triggers}")
-    return ended(state, status, Ending(event.reason), event.triggers)
+    held = FROM_OUTSIDE.intersection(event.triggers).union(due_reasons(state))
+    due = rank(held, state.spec.finish_order)
+    if not due or event.triggers != due or event.reason is not due[0]:
+        claimed, found = ", ".join(event.triggers), ", ".join(due)
+        raise BrokenInvariant(clause="FSM-7", reason=f"{event.reason} of ({claimed}) is not what holds, ({found})")
+    return ended(state, status, Ending(event.reason), due)
 
 
 def request_failed(state: State, event: RequestFailed) -> State:
@@ -183,7 +200,7 @@ def request_failed(state: State, event: RequestFailed) -> State:
     return ended(state, status, Ending(None, event.cause, event.detail), state.due)
 
 
-def ended(state: State, status: Status, ending: Ending, due: tuple[Any, ...]) -> State:
+def ended(state: State, status: Status, ending: Ending, due: tuple[FinishReason, ...]) -> State:
     """Flush what the horizon still holds: no later token can complete a stop, so all of it is text."""
     horizon, delta = flush(state.horizon)
     return replace(

@@ -23,10 +23,11 @@ class Frontier(NamedTuple):
 
     @classmethod
     def admitted(cls, prompt: int) -> Frontier:
-        return cls(prompt, 0, 0, prompt, Suffix.PENDING_NEXT_CALL)
+        """Before any call; a prompt of no tokens is a BrokenInvariant."""
+        return cls(prompt, 0, 0, prompt, Suffix.PENDING_NEXT_CALL).checked()
 
     def after_call(self, processed: int, lanes: int) -> Frontier:
-        """ALL_NEW of a call over `processed` tokens that left every lane at `lanes`."""
+        """ALL_NEW of a call over `processed` tokens, which must be all of U, that left every lane at `lanes`."""
         return Frontier(self.prompt, self.output, lanes, self.unprocessed - processed, Suffix.EMPTY).checked()
 
     def after_commit(self) -> Frontier:

@@ -32,9 +32,13 @@ def next_step(state: State) -> Step:
 
 def close_reason(state: State) -> FinishReason | None:
     """The finish reason that is due without another decision, if any."""
-    if state.due:
-        return state.due[0]
+    due = due_reasons(state)
+    return due[0] if due else None
+
+
+def due_reasons(state: State) -> tuple[FinishReason, ...]:
+    """Every finish reason that holds without another decision, most important first."""
     spec = state.spec
     if spec.max_new_tokens == 0 and (state.status is Status.PREFILLED or not spec.prefill_only):
-        return FinishReason.LENGTH
-    return None
+        return (FinishReason.LENGTH,)
+    return state.due

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from .errors import BrokenInvariant
 
 DOMAIN = b"decodelog.receipt.v1"
-_HEAD = struct.Struct("<QI")
-_CHOICE = struct.Struct("<IIddd")
+_HEAD = struct.Struct("<QI?")
+_CHOICE = struct.Struct("<IIddd?B")
 _DRAW = struct.Struct("<ddd")
 _ALTERNATIVE = struct.Struct("<Idd")
 
@@ -48,12 +48,17 @@ class Selection(NamedTuple):
     alternatives: tuple[Alternative, ...] = ()
 
     def packed(self) -> bytes:
-        """Fixed-width little-endian bytes of every field: what a receipt id is a digest of."""
-        packed = _CHOICE.pack(self.token, self.support, self.logprob_raw, self.logprob, self.margin)
-        if self.unit_draw is not None and self.start is not None and self.end is not None:
-            packed += b"\x01" + _DRAW.pack(self.unit_draw, self.start, self.end)
-        if self.alternatives:
-            packed += b"\x02" + b"".join(_ALTERNATIVE.pack(*alternative) for alternative in self.alternatives)
+        """Little-endian bytes of every field: what a receipt id is a digest of.
+
+        They say whether a draw and how many alternatives follow, so different selections never give equal bytes, nor
+        does one of them begin another.
+        """
+        token, support, raw, logprob, margin, draw, start, end, alternatives = self
+        packed = _CHOICE.pack(token, support, raw, logprob, margin, draw is not None, len(alternatives))
+        if draw is not None:
+            packed += _DRAW.pack(draw, start, end)
+        if alternatives:
+            packed += b"".join([_ALTERNATIVE.pack(*alternative) for alternative in alternatives])
         return packed
 
 
@@ -91,13 +96,22 @@ def issue(
     """Make the receipt of one decision.
 
     binding is the job's digest of (domain, request identity, job); prior the digest of the PREFILLED state; scores the
-    SHA-256 of the score row's float32 bytes. None of them is a field: whoever holds the state can issue the receipt
-    again, and only then has the same id. A selection whose draw lies outside its own interval is a BrokenInvariant.
+    SHA-256 of the score row's float32 bytes: 32 bytes each. None of them is a field: whoever holds the state can issue
+    the receipt again, and only then has the same id. A selection that no receipt can hold is a BrokenInvariant: a draw
+    outside its own interval, half of a draw, a number that does not fit.
     """
-    draw = selection.unit_draw
-    if draw is not None and not (selection.start or 0.0) <= draw < (selection.end or 0.0):
-        raise BrokenInvariant(clause="FSM-5", reason=f"draw {draw} is outside [{selection.start}, {selection.end})")
-    digest = sha256(binding)
-    digest.update(_HEAD.pack(step, branch) + prior + scores + selection.packed() + (b"\x01" if hidden else b"\x00"))
-    digest.update(piece)
-    return Receipt(step, branch, selection, piece, hidden, digest.digest())
+    check_draw(selection)
+    try:
+        bound = b"".join((DOMAIN, binding, prior, scores, _HEAD.pack(step, branch, hidden), selection.packed(), piece))
+    except struct.error as problem:
+        raise BrokenInvariant(clause="FSM-5", reason=f"{selection} does not fit a receipt ({problem})") from problem
+    return Receipt(step, branch, selection, piece, hidden, sha256(bound).digest())
+
+
+def check_draw(selection: Selection) -> None:
+    """A draw lies in its own interval; where nothing was drawn there is no interval either."""
+    draw, start, end = selection.unit_draw, selection.start, selection.end
+    if draw is None and start is None and end is None:
+        return
+    if draw is None or start is None or end is None or not 0.0 <= start <= draw < end <= 1.0:
+        raise BrokenInvariant(clause="FSM-5", reason=f"draw {draw} is not inside [{start}, {end})")

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from .canonical import ListOrder, TextForm
 from .errors import LimitExceeded, Rejected, SchemaViolation
-from .limits import NAME_CHARACTERS_MAX, VOCABULARY_SIZE_MAX
+from .limits import ABI_CHARACTERS_MAX, NAME_CHARACTERS_MAX, VOCABULARY_SIZE_MAX
 from .strict_json import kind_of, path_text
 
 
@@ -54,7 +54,9 @@ JSON_LIST = BeforeValidator(_json_list)
 
 SET_OF_INTS = AfterValidator(_ascending)
 
-Name = Annotated[str, TextForm.NAME, Field(max_length=NAME_CHARACTERS_MAX, pattern=r"^[!-~]([ -~]*[!-~])?$")]
+_PRINTABLE = r"^[!-~]([ -~]*[!-~])?$"
+Name = Annotated[str, TextForm.NAME, Field(max_length=NAME_CHARACTERS_MAX, pattern=_PRINTABLE)]
+CacheAbi = Annotated[str, TextForm.NAME, Field(max_length=ABI_CHARACTERS_MAX, pattern=_PRINTABLE)]
 Sha256 = Annotated[str, TextForm.HEX_DIGEST, Field(pattern=r"^[0-9a-f]{64}$")]
 TokenId = Annotated[int, Field(ge=0, lt=VOCABULARY_SIZE_MAX)]
 Reserved = Annotated[tuple[()], JSON_LIST, ListOrder.ORDERED]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from .envelope import Envelope, admit
+from .errors import BrokenInvariant
 from .finish import FinishReason, rank
 from .output.stop_matcher import StopMatcher, compile_stops
 
@@ -46,6 +47,8 @@ class Spec:
     def seal(cls, job: str, canonical: bytes) -> Spec:
         """Read the canonical bytes of an envelope; they are checked as any request is."""
         envelope = admit(canonical)
+        if envelope.canonical_bytes() != canonical:
+            raise BrokenInvariant(clause="ENV-4", reason=f"the envelope of job {job} is not in its canonical form")
         identity = bytes.fromhex(envelope.identity)
         termination, prompt = envelope.termination, envelope.prompt.token_ids
         stop_ids = frozenset(termination.stop_token_ids)

@@ -31,7 +31,8 @@ def parse(raw: bytes) -> Any:
     """The value of one JSON text.
 
     raw: at most REQUEST_BYTES_MAX bytes of UTF-8 without a byte order mark.
-    Objects become dicts in the text's order, arrays become lists. Linear in the text's length.
+    Objects become dicts in the text's order, arrays lists, numbers with a point or exponent the nearest double.
+    Linear in the text's length.
     Raises LimitExceeded (size, nesting depth and number length before parsing, an object's fields in it),
     MalformedJson (with the byte offset), SchemaViolation (with the path: duplicate key, integer out of range, number
     that is not finite, lone surrogate).
@@ -39,7 +40,7 @@ def parse(raw: bytes) -> Any:
     text = _checked_text(raw)
     duplicates: dict[int, tuple[str, Any]] = {}
     try:
-        value = json.JSONDecoder(object_pairs_hook=_objects(duplicates)).decode(text)
+        value = json.JSONDecoder(object_pairs_hook=_objects(duplicates), parse_float=_double).decode(text)
     except json.JSONDecodeError as error:
         offset = len(text[: error.pos].encode())
         reason = error.msg[:1].lower() + error.msg[1:].removesuffix(" at").removesuffix(": ")
@@ -93,6 +94,13 @@ def _nesting_depth(bare: bytes) -> int:
     return int(np.cumsum(np.where(opens, 1, -1), dtype=np.int64).max(initial=0))
 
 
+def _double(numeral: str) -> float:
+    """The nearest double; NaN, for the check of values to find, where that would be a zero that was not written."""
+    number = float(numeral)
+    underflows = number == 0 and numeral.lower().partition("e")[0].strip("-0.")
+    return math.nan if underflows else number
+
+
 def _objects(duplicates: dict[int, tuple[str, Any]]) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
     """A hook that builds objects and keeps the first repeated key of each, with the object so that its id stays."""
 
@@ -125,7 +133,7 @@ def _check_values(value: Any, path: tuple[str | int, ...], duplicates: dict[int,
     elif kind is int and not -SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX:
         raise SchemaViolation(path=path_text(path), reason=f"{value} lies outside +-{SAFE_INTEGER_MAX}")
     elif kind is float and not math.isfinite(value):
-        raise SchemaViolation(path=path_text(path), reason="the number is not finite, or too large for a double")
+        raise SchemaViolation(path=path_text(path), reason="the number is not finite, or beyond what a double holds")
     elif kind is str:
         _check_text(value, path)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .events import DecisionMade, Event, OutputCommitted, RequestClosed, RequestFailed
+from .events import Event, OutputCommitted, RequestClosed, RequestFailed
 from .fold import fold
 from .state import State
 
@@ -44,7 +44,6 @@ class Transcript:
     token_ids: list[int] = field(default_factory=list)
     emissions: list[Emission] = field(default_factory=list)
     _pieces: list[str] = field(default_factory=list)
-    _selection: Any = None
 
     def take(self, event: Event, state: State | None = None) -> None:
         """Fold the next event in; `state` is the state after it where the caller has folded it already."""
@@ -52,10 +51,8 @@ class Transcript:
         after = fold(before, event) if state is None else state
         self.state = after
         self.sequence += 1
-        if isinstance(event, DecisionMade):
-            self._selection = event.receipt.selection
-        elif isinstance(event, OutputCommitted):
-            selection, self._selection = self._selection, None
+        if isinstance(event, OutputCommitted) and before is not None and before.receipt is not None:
+            selection = before.receipt.selection
             self.token_ids.append(selection.token)
             self._emit(before, after, selection.token, selection.logprob_raw, selection.logprob, None)
         elif isinstance(event, RequestClosed):

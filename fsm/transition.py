@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .errors import BrokenInvariant, IllegalTransition, ReceiptConflict, Terminal
+from .errors import ReceiptConflict, Terminal
 from .events import (
     AttemptStarted,
     CallCompleted,
@@ -23,10 +23,10 @@ from .events import (
     RequestFailed,
 )
 from .finish import FinishReason, rank
-from .fold import committed, decided, fold
-from .receipt import Selection, issue
-from .state import State
-from .states import Status
+from .fold import committed, decided, fold, issued
+from .next_step import due_reasons
+from .receipt import Selection
+from .state import NO_RECEIPT, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class CommitOutput:
 
 @dataclass(frozen=True, slots=True)
 class CloseRequest:
-    """End the job now: cancelled, timed out, or with a reason that `next_step` found due."""
+    """End the job now: cancelled or timed out, or with a reason that `next_step` found due. Any other is refused."""
 
     reason: FinishReason
 
@@ -118,10 +118,8 @@ def transition(state: State, command: Command) -> Proposal:
     Raises Terminal after the end, ReceiptConflict for another receipt of a decided step, IllegalTransition for a
     command that the state does not take. Nothing is changed by a rejection.
     """
-    if isinstance(command, CommitOutput) and command.receipt_id is not None:
-        if command.receipt_id == state.last_receipt:
-            return Proposal((), (), state)
-        refuse_other_receipt(state, command.receipt_id)
+    if isinstance(command, CommitOutput) and command.receipt_id == state.last_receipt != NO_RECEIPT:
+        return Proposal((), (), state)
     if state.ending is not None:
         raise Terminal(state=state.status.value, reason=state.ending.finish or state.ending.cause)
     decide: Callable[[State, Any], Proposal] = _DECIDE[type(command)]
@@ -136,14 +134,6 @@ def transitions(state: State, commands: Iterable[Command]) -> Proposal:
         if proposal.state.ending is not None:
             break
     return proposal
-
-
-def refuse_other_receipt(state: State, offered: bytes) -> None:
-    if state.receipt is not None and state.receipt.receipt_id == offered:
-        return
-    held = state.receipt.receipt_id if state.receipt is not None else state.last_receipt
-    step = state.frontier.output if state.receipt is not None else state.frontier.output - 1
-    raise ReceiptConflict(step=step, held=held.hex(), offered=offered.hex())
 
 
 def propose(state: State, event: Event) -> Proposal:
@@ -174,31 +164,28 @@ def fail_call(state: State, command: FailCall) -> Proposal:
 
 
 def issue_decision(state: State, command: IssueDecision) -> Proposal:
-    if state.status is not Status.PREFILLED:
-        raise IllegalTransition(state=state.status.value, trigger=DecisionMade.tag)
-    receipt = issue(
-        state.spec.binding,
-        state.frontier.output,
-        command.branch,
-        state.digest(),
-        state.scores,
-        command.selection,
-        command.piece,
-        command.hidden,
-    )
+    receipt = issued(state, command.selection, command.piece, command.hidden, command.branch)
     return proposed(DecisionMade(receipt), decided(state, receipt))
 
 
 def commit_output(state: State, command: CommitOutput) -> Proposal:
+    refuse_other_receipt(state, command.receipt_id)
     after = committed(state)
     proposal = proposed(OutputCommitted(after.frontier.output, after.digest()), after)
     return proposal.then(propose(after, RequestClosed(after.due[0], after.due))) if after.due else proposal
 
 
+def refuse_other_receipt(state: State, offered: bytes | None) -> None:
+    """A receipt other than the one held, or consumed last, conflicts with it; before the first there is none."""
+    held, step = state.last_receipt, state.frontier.output - 1
+    if state.receipt is not None:
+        held, step = state.receipt.receipt_id, state.receipt.step
+    if offered is not None and offered != held != NO_RECEIPT:
+        raise ReceiptConflict(step=step, held=held.hex(), offered=offered.hex())
+
+
 def close_request(state: State, command: CloseRequest) -> Proposal:
-    triggers = rank({command.reason, *state.due}, state.spec.finish_order)
-    if not triggers:
-        raise BrokenInvariant(clause="FSM-7", reason=f"{command.reason} is not in the declared order")
+    triggers = rank({command.reason, *due_reasons(state)}, state.spec.finish_order)
     return propose(state, RequestClosed(triggers[0], triggers))
 
 

@@ -223,9 +223,8 @@ def _hashes(directory: Path, names: list[str], verify: bool) -> dict[str, str]:
 
 
 def _intact(directory: Path) -> bool:
-    files = _manifest(directory).get("files")
     try:
-        return bool(files) and bool(_hashes(directory, list(files), verify=False))
+        return bool(_hashes(directory, list(_manifest(directory).get("files", {})), verify=False))
     except BrokenArtifact:
         return False
 

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from ..fsm.admission import RuntimeFacts
 from ..fsm.artifact import ArtifactFacts
+from ..fsm.seal import TextPort
 from .session import Decode, Lane, Prefill, Ticket
 
 
-class Text(Protocol):
-    """Exact bytes of every token id, and which tokens are special."""
+class Text(TextPort, Protocol):
+    """Text to token ids, and back: exact bytes of every token id, and which tokens are special."""
 
     @property
     def pieces(self) -> Sequence[bytes]: ...
@@ -43,9 +44,16 @@ class Caller(Protocol):
 class Model(Protocol):
     """One artifact, loaded. `session(width)` computes decodes in calls of exactly `width` rows."""
 
-    facts: ArtifactFacts
-    runtime: RuntimeFacts
-    recorded: tuple[tuple[str, str], ...]
-    text: Text
+    @property
+    def facts(self) -> ArtifactFacts: ...
+
+    @property
+    def runtime(self) -> RuntimeFacts: ...
+
+    @property
+    def recorded(self) -> tuple[tuple[str, str], ...]: ...
+
+    @property
+    def text(self) -> Text: ...
 
     def session(self, width: int) -> Caller: ...

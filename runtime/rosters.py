@@ -97,7 +97,7 @@ class Ticket:
 
 
 def require_complete(ticket: Ticket, stages: Roster, lanes: Roster) -> None:
-    """Both rosters of every row are complete and speak of this very call. Errors: RosterIncomplete naming what lacks."""
+    """Both rosters of every row are complete, and of this very call. Errors: RosterIncomplete naming what lacks."""
     missing = list(_missing(ticket, stages, lanes))
     if missing:
         raise RosterIncomplete(missing)

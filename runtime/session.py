@@ -14,7 +14,6 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice, repeat
-from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -42,7 +41,6 @@ from .caches.binding import verify_binding
 from .models.decoder import Decoder, Segment
 from .models.work import Work, work_of_call
 from .rosters import Bound, Evidence, Passport, Ticket, require_complete
-
 
 __all__ = ["Decode", "Lane", "Prefill", "Session", "Ticket"]
 
@@ -86,7 +84,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -245,7 +243,7 @@ class Session:
         return [places[index] for index in range(len(calls))]
 
     def _prefill(self, call: Prefill, passport: Passport) -> Evidence:
-        """Pass the prompt through in chunks; only the last has scores, and what an earlier one lacks, the whole lacks."""
+        """Pass the prompt through in chunks. Only the last has scores; what an earlier one lacks, the whole lacks."""
         size = self.prefill_chunk or len(call.tokens)
         starts = range(0, len(call.tokens), size)
         stages, landed = self.decoder.stages.full, self.decoder.lanes.full
@@ -257,7 +255,6 @@ class Session:
             landed &= evidence.landed[0]
         evidence.stages, evidence.landed[0] = stages, landed
         return evidence
-
 
 
 def _gather(evidence: list[tuple[Evidence, int]]) -> Tensor:

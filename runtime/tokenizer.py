@@ -73,9 +73,7 @@ class TextInterface:
         """Whether the tokenizer marks the id as special, to be hidden from readers."""
         return token in self._special
 
-    def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True
-    ) -> str:
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         """The chat as one text, by the model's own Jinja template in a sandbox; pure: templates see no clock.
 
         Errors: NoChatTemplate; TemplateFailed where the template refuses the messages or is itself broken.
@@ -83,9 +81,9 @@ class TextInterface:
         if self._template is None:
             raise NoChatTemplate(self._model)
         try:
-            return _environment().from_string(self._template).render(
-                messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None, **self._names
-            )
+            template = _environment().from_string(self._template)
+            given = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+            return template.render(**self._names, **given, tools=None, documents=None)
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError) as error:
             raise TemplateFailed(str(error) or type(error).__name__) from error
 
@@ -96,7 +94,7 @@ def load_text(directory: Path, vocabulary_size: int) -> TextInterface:
 
 
 def template_of(directory: Path) -> str | None:
-    """The chat template: `chat_template.jinja`, else tokenizer_config.json's; of a named list, the one named default."""
+    """The chat template: `chat_template.jinja`, else tokenizer_config.json's; of several, the one named default."""
     path = directory / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.finish import FinishReason
@@ -168,7 +169,7 @@ class Worker:
                 continue
             busy = True
             commands: dict[str, str] = {}
-            for loss in engine.turn(lambda held=engine, seen=commands: self._interruptions(held, seen)):
+            for loss in engine.turn(partial(self._interruptions, engine, commands)):
                 self._notice(loss.job, loss)
             for command_id, job in commands.items():
                 self._settle(command_id, job)

@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import time
-from pathlib import Path
-
 from ..fsm.admission import check, check_runtime
 from ..fsm.ports import Store
 from ..runtime.engine import Sink
 from ..runtime.job import Job
 from ..runtime.model import Model
 from ..runtime.worker import Notice, Pace, Worker
-from ..store import schema
-from ..store.engine import open_store
+from .database import now_ms
 from .incarnation import dead_workers, new_worker_name
 from .models import Models
-
-DATABASE_DEFAULT = "sqlite:///decodelog.db"
-SQLITE_PREFIX = "sqlite:///"
-
-
-def home() -> Path:
-    """Where fetched models lie: DECODELOG_HOME, else decodelog's folder in the user's cache."""
-    return Path(os.environ.get("DECODELOG_HOME") or Path.home() / ".cache" / "decodelog")
-
-
-def database_url(given: str | None) -> str:
-    """The database of this invocation: `given`, else DECODELOG_DB, else a file in the working directory."""
-    return given or os.environ.get("DECODELOG_DB") or DATABASE_DEFAULT
-
-
-def now_ms() -> int:
-    """The wall clock, milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
-def open_database(url: str, create: bool = False) -> Store:
-    """Open a database whose schema is current; with `create`, a SQLite file that does not exist yet is made.
-
-    Errors: SchemaMissing, SchemaOutdated, SchemaNewer, DatabaseUnavailable, DatabaseLocked, UnsupportedDatabase.
-    """
-    if create and url.startswith(SQLITE_PREFIX) and not Path(url.removeprefix(SQLITE_PREFIX)).exists():
-        schema.upgrade(url)
-    return open_store(url, clock=now_ms)
 
 
 def new_worker(

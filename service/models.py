@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..runtime.artifacts import find_model
-from ..runtime.model import Model
+if TYPE_CHECKING:
+    from ..runtime.model import Model
 
+CONFIG_FILE = "config.json"
 SCRIPT_FILE = "scripted.json"
+
+
+def home() -> Path:
+    """Where fetched models lie: DECODELOG_HOME, else decodelog's folder in the user's cache."""
+    return Path(os.environ.get("DECODELOG_HOME") or Path.home() / ".cache" / "decodelog")
+
+
+def lasting_name(given: str) -> str:
+    """A name that means the same model to a worker that runs elsewhere: directories are made absolute."""
+    directory = Path(given).expanduser()
+    is_model = (directory / CONFIG_FILE).is_file() or (directory / SCRIPT_FILE).is_file()
+    return str(directory.resolve()) if is_model else given
 
 
 class Models:
@@ -20,20 +35,21 @@ class Models:
     def __init__(self, home: Path, lanes: int) -> None:
         self._home = home
         self._lanes = lanes
-        self._loaded: dict[str, LoadedModel] = {}
+        self._loaded: dict[str, Model] = {}
 
-    def load(self, name: str) -> LoadedModel:
+    def load(self, name: str) -> Model:
         """The model of that name or directory. Errors: UnknownModel, ModelNotFetched, BrokenArtifact, UnsupportedModel."""
         if name not in self._loaded:
             self._loaded[name] = self._read(name)
         return self._loaded[name]
 
-    def _read(self, name: str) -> LoadedModel:
+    def _read(self, name: str) -> Model:
         # torch takes a second to import; commands that only read the log do not pay for it.
         if (Path(name) / SCRIPT_FILE).is_file():
             from ..runtime.models.scripted import load_scripted
 
             return load_scripted(Path(name))
+        from ..runtime.artifacts import find_model
         from ..runtime.native import NativeModel
 
         return NativeModel.load(find_model(name, self._home), self._lanes)

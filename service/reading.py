@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..fsm.events import Event
@@ -20,14 +20,33 @@ class Numbered(NamedTuple):
     event: Event
 
 
+class Follower:
+    """One job's transcript, brought up to the log's end at every `poll`."""
+
+    def __init__(self, log: EventLog, job: str) -> None:
+        self.transcript = Transcript()
+        self._log = log
+        self._job = job
+
+    def poll(self) -> Sequence[Emission]:
+        """What became visible since the last poll. Errors: UnknownJob, CorruptRecord, and what replay finds broken."""
+        emitted = len(self.transcript.emissions)
+        for record in self._log.read(self._job, after=self.transcript.sequence):
+            for event in record.events:
+                self.transcript.take(event)
+        return self.transcript.emissions[emitted:]
+
+    @property
+    def ended(self) -> bool:
+        state = self.transcript.state
+        return state is not None and state.status.terminal
+
+
 def transcript_of(log: EventLog, job: str) -> Transcript:
     """Everything a job has made visible so far. Errors: UnknownJob, CorruptRecord, and what replay finds broken."""
-    log.row(job)
-    transcript = Transcript()
-    for record in log.read(job):
-        for event in record.events:
-            transcript.take(event)
-    return transcript
+    follower = Follower(log, job)
+    follower.poll()
+    return follower.transcript
 
 
 def events_of(log: EventLog, job: str, start: int = 1, follow: bool = False) -> Iterator[Numbered]:
@@ -48,10 +67,9 @@ def events_of(log: EventLog, job: str, start: int = 1, follow: bool = False) -> 
 
 def emissions_of(log: EventLog, job: str, start: int = 1, follow: bool = False) -> Iterator[Emission]:
     """The job's stream from sequence `start` on: exactly the rest, during the run, after a crash and after the end."""
-    transcript = Transcript()
-    for _, event in events_of(log, job, follow=follow):
-        emitted = len(transcript.emissions)
-        transcript.take(event)
-        for emission in transcript.emissions[emitted:]:
-            if emission.sequence >= start:
-                yield emission
+    follower = Follower(log, job)
+    while True:
+        yield from (emission for emission in follower.poll() if emission.sequence >= start)
+        if follower.ended or not follow:
+            return
+        time.sleep(FOLLOW_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from hashlib import sha256
 from typing import NamedTuple
 
 from ..fsm.draft import Draft
@@ -36,7 +37,7 @@ def submit(
     With an idempotency key the same request attaches to the job that has it, running or finished; another request is
     an IdempotencyConflict that names the first field that differs.
     """
-    envelope = seal(draft, model.facts, model.runtime, model.text, secrets.randbelow(SEED_MAX + 1))
+    envelope = seal(draft, model.facts, model.runtime, model.text, fresh_seed(idempotency_key))
     job = new_job_name(now_ms)
     admitted = RequestAdmitted(job, envelope.canonical_bytes())
     try:
@@ -44,9 +45,16 @@ def submit(
             job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key
         )
     except IdempotencyConflict as conflict:
-        conflict.field = first_difference(_envelope_of(store, conflict.job), envelope)
+        conflict.field = first_difference(_envelope_of(store, conflict.job), envelope) or conflict.field
         raise
     return Submitted(admission.job, envelope, admission.created)
+
+
+def fresh_seed(idempotency_key: str | None) -> int:
+    """A seed for a draft that gives none. One key has one seed, so that repeating a submission is the same request."""
+    if idempotency_key is None:
+        return secrets.randbelow(SEED_MAX + 1)
+    return int.from_bytes(sha256(idempotency_key.encode()).digest()[:8]) % (SEED_MAX + 1)
 
 
 def _envelope_of(store: Store, job: str) -> Envelope:

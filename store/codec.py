@@ -2,18 +2,21 @@
 
 A wire code is a small integer that stands for one literal (tag, version), so that naming an event costs a byte. Codes
 are added, never reused or edited: bytes once written are read for ever, and `tests/golden/events` holds them to it.
-A field that another part of the same append already holds is not written twice: the id of a receipt is the append's
-key, in the append that carries the receipt.
+
+Bytes a token matter. The id of a receipt is the append's key in the append that carries the receipt, and is not written
+twice. The three events of an ordinary step, a call, its decision and its commit, share one array under one code, with
+what has a fixed size packed together.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgpack import packb, unpackb
 
-from ..fsm.errors import CorruptRecord, MisformedAppend, UnknownWireTag
+from ..fsm.errors import CorruptRecord, UnknownWireTag
 from ..fsm.events import (
     AttemptStarted,
     CallCompleted,
@@ -44,13 +47,26 @@ WIRE: dict[int, tuple[str, int]] = {
     9: ("request.failed", 1),
 }
 
+DIGEST_BYTES = 32
+_GREEDY = struct.Struct("<32s32s3d")
+_DRAWN = struct.Struct("<32s32s6d")
+
+STEP = 10
+STEP_WIRE = (("call.completed", 1), ("decision.made", 1), ("output.committed", 1))
+"""What wire code 10 stands for: these three events, written as one."""
+
 UPCASTS: dict[tuple[str, int], Upcast] = {}
 """(tag, version) -> the pure step from that version's fields to the next version's; the wire code is not a field."""
 
 
 def encode(events: Sequence[Event], key: bytes) -> bytes:
     """The payload of the append that is keyed `key`. Equal events under an equal key give equal bytes."""
-    return packb([_ENCODE[type(event)](event, key) for event in events])  # type: ignore[no-any-return]
+    step = _step(events, key)
+    if step is not None:
+        wire = [step, *[_ENCODE[type(event)](event, key) for event in events[3:]]]
+    else:
+        wire = [_ENCODE[type(event)](event, key) for event in events]
+    return packb(wire)  # type: ignore[no-any-return]
 
 
 def decode(payload: bytes, key: bytes, job: str, first: int) -> tuple[Event, ...]:
@@ -59,9 +75,15 @@ def decode(payload: bytes, key: bytes, job: str, first: int) -> tuple[Event, ...
     `job` and `first`, the sequence of the first event, name the place in errors: UnknownWireTag for an event of a
     newer release, CorruptRecord for bytes that no release wrote.
     """
+    events: list[Event] = []
     try:
-        return tuple([_DECODE[fields[0]](fields, key) for fields in unpackb(payload, use_list=False)])
-    except (ValueError, TypeError, LookupError) as problem:
+        for fields in unpackb(payload, use_list=False):
+            if fields[0] == STEP:
+                events += _to_step(fields, key)
+            else:
+                events.append(_DECODE[fields[0]](fields, key))
+        return tuple(events)
+    except (ValueError, TypeError, LookupError, struct.error) as problem:
         raise undecodable(payload, job, first, problem) from problem
 
 
@@ -74,7 +96,7 @@ def undecodable(payload: bytes, job: str, first: int, problem: Exception) -> Cor
     for offset, code in enumerate(wire):
         if not isinstance(code, int):
             return CorruptRecord(job, first + offset, f"{code!r} is no wire tag")
-        if code not in _DECODE:
+        if code != STEP and code not in _DECODE:
             return UnknownWireTag(job, first + offset, code)
     return CorruptRecord(job, first, f"the fields of an event cannot be read ({problem})")
 
@@ -127,6 +149,28 @@ def _failed(event: RequestFailed, key: bytes) -> Fields:
     return (9, event.cause, event.detail)
 
 
+def _step(events: Sequence[Event], key: bytes) -> Fields | None:
+    """The first three events as one, where they are an ordinary step; anything less ordinary is written in full."""
+    match events:
+        case (CallCompleted() as call, DecisionMade(receipt), OutputCommitted() as output, *_):
+            pass
+        case _:
+            return None
+    token, support, raw, logprob, margin, draw, start, end, alternatives = receipt.selection
+    if alternatives or receipt.receipt_id != key or output.output != receipt.step + 1:
+        return None
+    if len(call.scores) != DIGEST_BYTES or len(output.state) != DIGEST_BYTES:
+        return None
+    if draw is not None and start is not None and end is not None:
+        packed = _DRAWN.pack(call.scores, output.state, raw, logprob, margin, draw, start, end)
+    elif draw is start is end is None:
+        packed = _GREEDY.pack(call.scores, output.state, raw, logprob, margin)
+    else:
+        return None
+    branch, piece, hidden = receipt.branch, receipt.piece, receipt.hidden
+    return (STEP, call.tokens, call.lanes, receipt.step, branch, piece, hidden, token, support, packed)
+
+
 _ENCODE: dict[type[Event], Callable[[Any, bytes], Fields]] = {
     RequestAdmitted: _admitted,
     AttemptStarted: _attempt,
@@ -175,7 +219,7 @@ def _to_decision(fields: Fields, key: bytes) -> DecisionMade:
     *chosen, alternatives, receipt_id = fields[5:]
     if len(chosen) not in _CHOSEN:
         raise ValueError(f"a decision of {len(fields)} fields")
-    selection = Selection(*chosen, alternatives=tuple(Alternative(*best) for best in alternatives))
+    selection = Selection(*chosen)._replace(alternatives=tuple(Alternative(*best) for best in alternatives))
     return DecisionMade(Receipt(step, branch, selection, piece, hidden, key if receipt_id is None else receipt_id))
 
 
@@ -208,6 +252,19 @@ _NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
     "request.closed": (1, _to_closed),
     "request.failed": (1, _to_failed),
 }
+
+
+def _to_step(fields: Fields, key: bytes) -> tuple[Event, Event, Event]:
+    """The three events of an ordinary step, all at version 1, which is the newest of each."""
+    _, tokens, lanes, step, branch, piece, hidden, token, support, packed = fields
+    if len(packed) == _GREEDY.size:
+        scores, state, raw, logprob, margin = _GREEDY.unpack(packed)
+        selection = Selection(token, support, raw, logprob, margin)
+    else:
+        scores, state, raw, logprob, margin, draw, start, end = _DRAWN.unpack(packed)
+        selection = Selection(token, support, raw, logprob, margin, draw, start, end)
+    receipt = Receipt(step, branch, selection, piece, hidden, key)
+    return CallCompleted(tokens, lanes, scores), DecisionMade(receipt), OutputCommitted(step + 1, state)
 
 
 def reader(tag: str, version: int) -> Callable[[Fields, bytes], Event]:

@@ -1,8 +1,8 @@
-"""A slot arena: one key and one value tensor for all lanes of all layers.
+"""A slot arena: one tensor for the keys and values of all lanes of all layers.
 
-The arena knows storage. How much of a slot is logical state is the lane's `length`, which the request owns: rows at and
-beyond it are scratch that no call reads, so a candidate row is written straight to the next physical position and becomes
-state only when the lane's length passes it. What an earlier tenant left in a slot is invisible for the same reason.
+The arena knows storage. How much of a slot is logical state is the lane's `length`, which the request owns: rows at
+and beyond it are scratch that no call reads. So a candidate row is written straight to the next physical position and
+becomes state only when the lane's length passes it; what an earlier tenant left in a slot is invisible likewise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Lane:
 class Arena:
     """Axes: L layers, S slots, H kv_heads, P positions, D head_dim.
 
-    keys, values    [L, S, H, P, D] of abi.dtype; contents beyond a lane's length are undefined
+    rows            [L, S, 2, H, P, D] of abi.dtype: keys, then values; undefined beyond a lane's length
     positions_max   growth stops here; reservations beyond it are refused
     epoch           raised whenever the storage moves
     """
@@ -51,14 +51,23 @@ class Arena:
     device: torch.device
     step: int = 256
     epoch: int = 0
-    keys: Tensor = field(init=False)
-    values: Tensor = field(init=False)
+    rows: Tensor = field(init=False)
     lanes: dict[int, Lane] = field(default_factory=dict, init=False)
-    views: dict[int, list[tuple[Tensor, Tensor]]] = field(default_factory=dict, init=False)
+    _views: dict[int, list[Tensor]] = field(default_factory=dict, init=False)
     _generation: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.keys, self.values = self._storage(self.positions)
+        self.rows = self._storage(self.positions)
+
+    @property
+    def keys(self) -> Tensor:
+        """[L, S, H, P, D], rotated; a view."""
+        return self.rows[:, :, 0]
+
+    @property
+    def values(self) -> Tensor:
+        """[L, S, H, P, D]; a view."""
+        return self.rows[:, :, 1]
 
     def reserve(self, request: str, positions: int) -> Lane:
         """Take the lowest free slot for `positions` positions; the storage grows in steps where it is too short.
@@ -90,25 +99,22 @@ class Arena:
         """Move every lane's logical rows into storage of `positions` positions. No effect where it is long enough."""
         if positions <= self.positions:
             return
-        keys, values = self._storage(positions)
+        rows = self._storage(positions)
         for slot, lane in self.lanes.items():
-            keys[:, slot, :, : lane.length] = self.keys[:, slot, :, : lane.length]
-            values[:, slot, :, : lane.length] = self.values[:, slot, :, : lane.length]
-        self.keys, self.values, self.positions = keys, values, positions
+            rows[:, slot, :, :, : lane.length] = self.rows[:, slot, :, :, : lane.length]
+        self.rows, self.positions = rows, positions
         self.epoch += 1
-        self.views.clear()
+        self._views.clear()
 
-    def layers_of(self, slot: int) -> list[tuple[Tensor, Tensor]]:
-        """The slot's key and value storage of each layer, as views [1, H, P, D] kept until the storage moves."""
-        pairs = self.views.get(slot)
-        if pairs is None:
-            keys, values = self.keys[:, slot, None].unbind(0), self.values[:, slot, None].unbind(0)
-            pairs = self.views[slot] = list(zip(keys, values, strict=True))
-        return pairs
+    def layers_of(self, slot: int) -> list[Tensor]:
+        """The slot's storage in each layer, views [2 * H, P, D], keys first; kept until the storage moves."""
+        views = self._views.get(slot)
+        if views is None:
+            views = self._views[slot] = list(self.rows[:, slot].flatten(1, 2).unbind(0))
+        return views
 
-    def _storage(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Two fresh tensors. Their pages are touched only where rows are written, so unused capacity costs no memory."""
-        shape = (self.abi.layers, self.slots, self.abi.kv_heads, positions, self.abi.head_dim)
+    def _storage(self, positions: int) -> Tensor:
+        """A fresh tensor. Pages are touched only where rows are written, so unused capacity costs no memory."""
+        shape = (self.abi.layers, self.slots, 2, self.abi.kv_heads, positions, self.abi.head_dim)
         with torch.inference_mode(False):
-            keys, values = (torch.empty(shape, dtype=self.abi.dtype, device=self.device) for _ in range(2))
-        return keys, values
+            return torch.empty(shape, dtype=self.abi.dtype, device=self.device)

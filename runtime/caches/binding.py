@@ -8,7 +8,7 @@ from ...fsm.errors import SessionMismatch
 from .abi import Binding, CacheAbi
 from .arena import Arena
 
-_AXES = ("layer count", "batch", "geometry", "capacity", "geometry")
+_AXES = ("layer count", "batch", "geometry", "geometry", "capacity", "geometry")
 
 
 def verify_binding(arena: Arena, abi: CacheAbi, model: Binding, context: int, device: torch.device) -> None:
@@ -29,17 +29,16 @@ def verify_binding(arena: Arena, abi: CacheAbi, model: Binding, context: int, de
 def _verify_model(recorded: Binding, model: Binding) -> None:
     _agree("model", recorded.model, model.model)
     _agree("model", len(recorded.parameters), len(model.parameters))
-    for then, now in zip(recorded.parameters, model.parameters, strict=True):
-        _agree("model", then, now)
+    for cached, own in zip(recorded.parameters, model.parameters, strict=True):
+        _agree("model", cached, own)
     for (name, _, _), then, now in zip(model.parameters, recorded.revisions, model.revisions, strict=True):
         _agree("revision", f"{name} at {then}", f"{name} at {now}")
 
 
 def _verify_storage(arena: Arena, context: int) -> None:
-    declared = (arena.abi.layers, arena.slots, arena.abi.kv_heads, arena.positions, arena.abi.head_dim)
-    for tensor in (arena.keys, arena.values):
-        for axis, found, wanted in zip(_AXES, tensor.shape, declared, strict=True):
-            _agree(axis, found, wanted)
+    declared = (arena.abi.layers, arena.slots, 2, arena.abi.kv_heads, arena.positions, arena.abi.head_dim)
+    for axis, found, wanted in zip(_AXES, arena.rows.shape, declared, strict=True):
+        _agree(axis, found, wanted)
     _agree("capacity", arena.positions_max, min(arena.positions_max, context))
     for lane in arena.lanes.values():
         _agree("capacity", lane.capacity, min(lane.capacity, arena.positions))

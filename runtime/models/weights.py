@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -45,21 +43,21 @@ class Checkpoint:
                 self._open(path)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for file in self._files:
-            file.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._files.clear()
+        self._owner.clear()
 
     def __contains__(self, name: str) -> bool:
         return name in self._owner
 
-    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A copy of the named tensor in `dtype`, on the CPU. Errors: BrokenArtifact on absence or another shape."""
+    def take(self, name: str, *shape: int) -> Tensor:
+        """A copy of the named tensor, on the CPU. Errors: BrokenArtifact on absence or another shape."""
         if name not in self._owner:
             raise BrokenArtifact(str(self._directory), f"has no tensor {name}")
         tensor: Tensor = self._owner.pop(name).get_tensor(name)
         if tuple(tensor.shape) != shape:
             raise BrokenArtifact(str(self._directory), f"{name} is {tuple(tensor.shape)}, and the config says {shape}")
-        return tensor.to(dtype, copy=True)
+        return tensor.clone()
 
     def finish(self, ignore: Callable[[str], bool]) -> None:
         """Refuse tensors that nothing took: they belong to a model that this decoder is not."""
@@ -69,8 +67,8 @@ class Checkpoint:
 
     def _open(self, path: Path) -> None:
         try:
-            file = safe_open(path, framework="pt")
+            file: Any = safe_open(path, framework="pt")
         except (OSError, SafetensorError) as error:
             raise BrokenArtifact(str(path), str(error)) from error
-        self._files.append(file.__enter__())
+        self._files.append(file)
         self._owner.update(dict.fromkeys(file.keys(), file))

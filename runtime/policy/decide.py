@@ -15,13 +15,10 @@ from torch import Tensor
 from ...fsm.errors import NonFiniteScores, WrongDraw, WrongScores
 from ...fsm.receipt import Alternative, Selection
 from .group import Group, group_rows
-from .plan import Family, Plan, Temperature, TopK, TopP, Transform
+from .plan import Plan, Temperature, TopK, TopP, Transform
 from .scores import Logits, VocabularyAxis, require
 from .select import draw, probabilities, settle, summarise
 from .transforms import rank, scale, temperature, top_k, top_p
-
-# On a CPU rows go through in parts that stay in its cache; elsewhere all at once.
-_ELEMENTS_PER_PART = 1 << 17
 
 _APPLY: dict[type[Transform], Callable[[Logits, Tensor], Logits]] = {
     Temperature: temperature,
@@ -52,50 +49,40 @@ def decide(
     require(scores, Logits, "decide", axis)
     values, size = scores.values, scores.axis.size
     if values.shape != (len(plans), size) or scores.tokens is not None or len(draws) != len(plans):
-        found = f"{list(values.shape)} scores and {len(draws)} draws"
+        ranked = "ranked " if scores.tokens is not None else ""
+        found = f"{ranked}scores {list(values.shape)} and {len(draws)} draws"
         raise WrongScores("decide", f"{len(plans)} rows of {size} scores, with a draw or None each", found)
 
-    step = max(1, _ELEMENTS_PER_PART // size if values.device.type == "cpu" else len(plans))
-    parts = [
-        (group, group.rows[start : start + step], _facts(scores, group, start, step, draws))
-        for group in group_rows(tuple(plans), size, values.device)
-        for start in range(0, len(group.rows), step)
-    ]
-    results: list[Selection | NonFiniteScores | None] = [None] * len(plans)
-    for (group, rows, _), facts in zip(parts, _fetch([facts for _, _, facts in parts]), strict=True):
-        select = _sampled if group.family == "sample" else _greedy
-        for row, numbers in zip(rows, facts, strict=True):
-            results[row] = select(group, numbers, draws[row]) if isfinite(numbers[0]) else NonFiniteScores()
+    groups = group_rows(tuple(plans), size, values.device)
+    results: list[Selection | NonFiniteScores] = [NonFiniteScores()] * len(plans)
+    for group, facts in zip(groups, _fetch([row_facts(scores, group, draws) for group in groups]), strict=True):
+        for row, numbers in zip(group.rows, facts, strict=True):
+            unit = draws[row]
+            if isfinite(numbers[0]):
+                results[row] = _greedy(group, numbers) if unit is None else _sampled(group, numbers, unit)
     return results
 
 
-def _facts(scores: Logits, group: Group, start: int, step: int, draws: Sequence[float | None]) -> Tensor:
-    """[rows, facts] float64, still on the device, of the group's next `step` rows from `start`.
-
-    Facts of every row: lowest, second, total (of the raw scores); then what `_greedy` or `_sampled` reads; then for
-    each alternative its token, raw score and processed score. Scores are relative to the row's best.
-    """
-    rows = slice(start, start + step)
-    units = [_unit(row, group.family, draws[row]) for row in group.rows[rows]]
-    values = scores.values[rows if group.index is None else group.index[rows]]
+def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Tensor:
+    """[rows, facts] float64, still on the device."""
+    unit = _units(group, draws, scores.values.device)
+    values = scores.values[group.where]
     summary = summarise(values)
     raw = Logits(summary.shifted, scores.axis)
     leading = rank(Logits(values, scores.axis), group.width) if group.width else raw
     processed = leading if group.narrowed else raw
-    for kind, parameters in zip(group.kinds, group.parameters, strict=True):
-        processed = _APPLY[kind](processed, parameters[rows])
+    for kind, numbers in group.transforms:
+        processed = _APPLY[kind](processed, numbers)
 
-    floats, integers = [summary.lowest, summary.second, summary.total], []
-    if group.family == "sample":
+    floats, integers = [summary.lowest, summary.second, summary.total], [summary.token]
+    if unit is not None:
         settled = settle(processed)
-        drawn = draw(probabilities(settled), torch.tensor(units, dtype=torch.float64, device=values.device)[:, None])
+        drawn = draw(probabilities(settled), unit)
         chosen = summary.shifted.gather(1, drawn.token), settled.values.gather(1, drawn.column)
         floats += [*chosen, drawn.total, drawn.interval]
-        integers += [drawn.column, drawn.token]
-    else:
-        if group.kinds:
-            floats.append(probabilities(settle(processed)).values.cumsum(-1)[:, -1:])
-        integers.append(summary.token)
+        integers = [drawn.column, drawn.token]
+    elif group.transforms:
+        floats.append(probabilities(settle(processed)).values.cumsum(-1)[:, -1:])
     if group.narrowed:
         integers.append((processed.values > -torch.inf).sum(-1, keepdim=True))
     facts = [*floats, torch.cat(integers, 1).double()]
@@ -107,10 +94,16 @@ def _facts(scores: Logits, group: Group, start: int, step: int, draws: Sequence[
     return torch.cat(facts, 1)
 
 
-def _unit(row: int, family: Family, unit: float | None) -> float:
-    if (unit is None) != (family == "greedy") or not (unit is None or 0.0 <= unit < 1.0):
-        raise WrongDraw(row, family, str(unit))
-    return 0.0 if unit is None else unit
+def _units(group: Group, draws: Sequence[float | None], device: torch.device) -> Tensor | None:
+    """The group's unit draws [rows, 1], or None for a greedy one; WrongDraw where they are not what it needs."""
+    sampled = group.family == "sample"
+    units = []
+    for row in group.rows:
+        unit = draws[row]
+        if (unit is None) == sampled or (unit is not None and not 0.0 <= unit < 1.0):
+            raise WrongDraw(row, group.family, str(unit))
+        units.append(unit)
+    return torch.tensor(units, dtype=torch.float64, device=device).unsqueeze_(-1) if sampled else None
 
 
 def _fetch(parts: list[Tensor]) -> list[list[list[float]]]:
@@ -118,34 +111,35 @@ def _fetch(parts: list[Tensor]) -> list[list[list[float]]]:
     if len(parts) == 1:
         return [parts[0].tolist()]
     flat = torch.cat([part.reshape(-1) for part in parts]).cpu() if parts else torch.empty(0)
-    pieces = flat.split([part.numel() for part in parts])
-    return [piece.view(part.shape).tolist() for piece, part in zip(pieces, parts, strict=True)]
+    rows, at = [], 0
+    for part in parts:
+        rows.append(flat[at : at + part.numel()].view(part.shape).tolist())
+        at += part.numel()
+    return rows
 
 
-def _greedy(group: Group, numbers: list[float], unit: None) -> Selection:
+def _greedy(group: Group, numbers: list[float]) -> Selection:
     _, second, total_raw, *more = numbers
     log_raw = log_total = log(total_raw)
-    if group.kinds:
+    if group.transforms:
         # No transform changes which token is best, and relative to itself the best one scores 0.
         log_total = log(more.pop(0))
     token = int(more.pop(0))
     support = int(more.pop(0)) if group.narrowed else group.size
     alternatives = _alternatives(more, log_raw, log_total) if more else ()
-    return Selection(token, support, -log_raw, -log_total, -second, None, None, None, alternatives)
+    return Selection(token, support, 0.0 - log_raw, 0.0 - log_total, 0.0 - second, alternatives=alternatives)
 
 
 def _sampled(group: Group, numbers: list[float], unit: float) -> Selection:
-    _, second, total_raw, raw, processed, total, start, end, column, token = numbers[:10]
-    more = numbers[10:]
+    _, second, total_raw, raw, processed, total, start, end, column, token, *more = numbers
     log_raw = log(total_raw)
-    # Without transforms the two are one distribution, summed twice in two orders.
-    log_total = log(total) if group.kinds else log_raw
+    # Without transforms the two are one distribution, summed in two orders.
+    log_total = log(total) if group.transforms else log_raw
     support = int(more.pop(0)) if group.narrowed else group.size
     alternatives = _alternatives(more, log_raw, log_total) if more else ()
     start = start if column else 0.0
-    return Selection(
-        int(token), support, raw - log_raw, processed - log_total, -second, unit, start, end, alternatives
-    )
+    logprobs = raw - log_raw, processed - log_total
+    return Selection(int(token), support, *logprobs, 0.0 - second, unit, start, end, alternatives)
 
 
 def _alternatives(numbers: list[float], log_raw: float, log_total: float) -> tuple[Alternative, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .scores import Logits, Probabilities, require
-from .transforms import LOW_HALF, count, least, scale
+from .transforms import arrange, scale
 
 # A single row longer than this would be summed in parts, one a thread, and so in another order than in a batch.
 _SUM_WHOLE_MAX = 16384
@@ -66,14 +66,15 @@ def settle(scores: Logits) -> Logits:
     """Finish the scores: in float64, divided by the temperature, relative to the best, in order of token id."""
     require(scores, Logits, "settle")
     values, tokens = scores.values, scores.tokens
-    best = values.amax(-1, keepdim=True)
-    if tokens is not None and tokens.shape[1] < scores.axis.size:
-        width = tokens.shape[1]
-        keys = least((tokens << 32).bitwise_or_(count(width, tokens.device)), width)
-        tokens, values = keys >> 32, values.gather(1, keys & LOW_HALF)
-    elif tokens is not None:
-        values = torch.empty_like(values).scatter_(1, tokens, values)
-        tokens = None
+    if tokens is None:
+        best = values.amax(-1, keepdim=True)
+    else:
+        best = values[:, :1]
+        if tokens.shape[1] == scores.axis.size:
+            values, tokens = torch.empty_like(values).scatter_(1, tokens, values), None
+        else:
+            order = arrange(tokens)
+            values, tokens = values.gather(1, order), tokens.gather(1, order)
     return Logits(scale(values, best, scores.temperature), scores.axis, tokens)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .scores import Logits, require
 
-LOW_HALF = 0xFFFFFFFF
+_LOW_HALF = 0xFFFFFFFF
 
 
 def temperature(scores: Logits, value: Tensor) -> Logits:
@@ -35,7 +35,7 @@ def top_k(scores: Logits, value: Tensor) -> Logits:
     returns ranked logits
     """
     scores = rank(require(scores, Logits, "top_k"))
-    return _keep(scores, count(scores.values.shape[1], value.device) < value)
+    return _keep(scores, _count(scores.values.shape[1], value.device) < value)
 
 
 def top_p(scores: Logits, value: Tensor) -> Logits:
@@ -46,10 +46,9 @@ def top_p(scores: Logits, value: Tensor) -> Logits:
     Source: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), with the token that crosses kept.
     """
     scores = rank(require(scores, Logits, "top_p"))
-    mass = scale(scores.values, scores.values[:, :1], scores.temperature).exp_().cumsum(-1)
-    keep = torch.ones_like(mass, dtype=torch.bool)
-    keep[:, 1:] = mass[:, :-1] < value * mass[:, -1:]
-    return _keep(scores, keep)
+    weights = scale(scores.values, scores.values[:, :1], scores.temperature).exp_()
+    mass = weights.cumsum(-1)
+    return _keep(scores, mass - weights < value * mass[:, -1:])
 
 
 def rank(scores: Logits, width: int | None = None) -> Logits:
@@ -65,26 +64,19 @@ def rank(scores: Logits, width: int | None = None) -> Logits:
     if values.dtype is torch.float64:
         tokens = values.sort(descending=True, stable=True).indices[:, :width]
     else:
-        tokens = least(_keys(values.float()), width).bitwise_and_(LOW_HALF)
+        tokens = _least(_keys(values.float()), width).bitwise_and_(_LOW_HALF)
     return Logits(values.gather(1, tokens), scores.axis, tokens, scores.temperature)
 
 
-def least(keys: Tensor, width: int) -> Tensor:
-    """The `width` least of each row of unique int64 keys, ascending. Overwrites `keys` [B, N]."""
-    whole = width == keys.shape[1]
+def arrange(keys: Tensor) -> Tensor:
+    """[B, N] int64: the columns that put each row of unique integers in ascending order."""
     if keys.device.type != "cpu":
-        return keys.sort().values if whole else keys.topk(width, largest=False).values
-    # On a CPU numpy sorts integers about ten times faster; unique keys have one order whoever sorts them.
-    array = keys.numpy()
-    if not whole:
-        array.partition(width - 1)
-        array = np.ascontiguousarray(array[:, :width])
-    array.sort()
-    return torch.from_numpy(array)
+        return keys.argsort()
+    return torch.from_numpy(keys.numpy().argsort())
 
 
 @lru_cache(maxsize=64)
-def count(size: int, device: torch.device) -> Tensor:
+def _count(size: int, device: torch.device) -> Tensor:
     """[size] int64: 0, 1, 2, ... Shared: not to be written to."""
     return torch.arange(size, device=device)
 
@@ -108,4 +100,18 @@ def _keys(values: Tensor) -> Tensor:
     # Subtracting from zero turns both zeros into one, and IEEE 754 bits order as sign and magnitude.
     bits = (0.0 - values).view(torch.int32)
     bits ^= (bits >> 31).bitwise_and_(0x7FFFFFFF)
-    return bits.to(torch.int64).bitwise_left_shift_(32).bitwise_or_(count(values.shape[1], values.device))
+    return bits.to(torch.int64).bitwise_left_shift_(32).bitwise_or_(_count(values.shape[1], values.device))
+
+
+def _least(keys: Tensor, width: int) -> Tensor:
+    """The `width` least of each row of unique int64 keys, ascending. Overwrites `keys` [B, N]."""
+    whole = width == keys.shape[1]
+    if keys.device.type != "cpu":
+        return keys.sort().values if whole else keys.topk(width, largest=False).values
+    # On a CPU numpy sorts integers about ten times faster; unique keys have one order whoever sorts them.
+    array = keys.numpy()
+    if not whole:
+        array.partition(width - 1)
+        array = np.ascontiguousarray(array[:, :width])
+    array.sort()
+    return torch.from_numpy(array)

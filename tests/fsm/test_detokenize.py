@@ -16,7 +16,9 @@ pytestmark = pytest.mark.contract("OUT-1")
 # Bytes that matter to UTF-8: ASCII, continuations, every kind of lead byte with its odd neighbours, and the illegal.
 EDGES = [0x00, 0x20, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE2, 0xED, 0xEF]
 EDGES += [0xF0, 0xF1, 0xF4, 0xF5, 0xFF]
-pieces = st.lists(st.one_of(st.binary(max_size=5), st.lists(st.sampled_from(EDGES), max_size=4).map(bytes)), max_size=30)
+pieces = st.lists(
+    st.one_of(st.binary(max_size=5), st.lists(st.sampled_from(EDGES), max_size=4).map(bytes)), max_size=30
+)
 
 
 def stream(tokens: list[bytes]) -> list[str]:

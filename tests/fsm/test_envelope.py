@@ -255,6 +255,7 @@ def test_the_first_fault_in_the_order_of_the_document_is_reported() -> None:
 # path | what reaches its bound | what exceeds it | name of the limit
 BOUNDS: list[tuple[str, Any, Any, str]] = [
     ("artifact.release_id", "x" * 200, "x" * 201, "artifact.release_id (characters)"),
+    ("runtime.cache.abi", "x" * 4096, "x" * 4097, "runtime.cache.abi (characters)"),
     ("prompt.token_ids[0]", 2**21 - 1, 2**21, "prompt.token_ids[0]"),
     ("prompt.attention_mask[0]", 1, 2, "prompt.attention_mask[0]"),
     ("position_visibility.context_tokens_max", 2**20, 2**20 + 1, "position_visibility.context_tokens_max"),
@@ -384,14 +385,22 @@ FIXED = {
     "output.extras[0].kind",
 }
 # Leaves that can only change together with others; such changes are in TOGETHER.
-BOUND_FACTS = {"runtime.compatibility", "runtime.device_class", "runtime.framework_revision"}
 FINISH_ORDER = {f"termination.finish_order[{index}]" for index in range(len(FinishReason))}
 COUPLED = {
-    "full": BOUND_FACTS
-    | FINISH_ORDER
-    | {f"policy.transforms[{index}].kind" for index in range(3)}
-    | {"termination.zero_token_choice"},
-    "plain": BOUND_FACTS | FINISH_ORDER | {"termination.max_new_tokens", "termination.min_new_tokens"},
+    "full": {
+        *FINISH_ORDER,
+        *(f"policy.transforms[{index}].kind" for index in range(3)),
+        "runtime.compatibility",
+        "termination.zero_token_choice",
+    },
+    "plain": {
+        *FINISH_ORDER,
+        "runtime.compatibility",
+        "runtime.device_class",
+        "runtime.framework_revision",
+        "termination.max_new_tokens",
+        "termination.min_new_tokens",
+    },
 }
 TOGETHER: list[dict[str, Any]] = [
     {"policy.transforms[0]": {"kind": "top_p", "p": 0.8}},

@@ -135,7 +135,7 @@ def test_a_stop_counts_only_when_it_completes_in_an_armed_token(data, stops, cut
 @given(streams, stop_lists, st.integers(0, 60))
 def test_a_horizon_rebuilt_from_its_plain_values_goes_on_the_same(data, stops, cut):
     matcher = compile_stops(stops)
-    horizon, first, match = advance(START, matcher, data[:cut])
+    horizon, _, _ = advance(START, matcher, data[:cut])
     rebuilt = Horizon(*[getattr(horizon, field.name) for field in fields(Horizon)])
     assert rebuilt == horizon
     assert rebuilt.digest_bytes() == horizon.digest_bytes()

@@ -137,6 +137,12 @@ def test_what_is_no_json_is_refused_at_its_byte(row: str) -> None:
     assert caught.value.offset == int(offset), caught.value
 
 
+@pytest.mark.contract("ENV-1")
+def test_a_byte_order_mark_is_named() -> None:
+    with pytest.raises(MalformedJson, match="byte order mark"):
+        parse(b"\xef\xbb\xbf{}")
+
+
 # text -> the path of the fault and a word of the reason
 VIOLATIONS = r"""
 {"a":1,"a":1}                        a                      twice
@@ -149,6 +155,8 @@ VIOLATIONS = r"""
 {"a":Infinity}                       a                      finite
 [1e999]                              [0]                    finite
 -1e400                               request                finite
+[0.0,-0.0,0e9,1e-400]                [3]                    double
+-0.00001e-330                        request                double
 [9007199254740992]                   [0]                    outside
 {"a":{"b":-9007199254740992}}        a.b                    outside
 123456789012345678901234567890       request                outside
@@ -180,6 +188,7 @@ def test_what_a_parser_would_hide_is_refused_at_its_path(row: str) -> None:
         (b" \t\r\n1 ", 1),
         (b"[1.0,1,true]", [1.0, 1, True]),
         (b"5e-324", 5e-324),
+        (b"[0.0,-0.0,0e5,-0,0.1000000000000000055]", [0.0, -0.0, 0.0, 0, 0.1]),
         (b'"\\\\"', "\\"),
     ],
 )
@@ -188,6 +197,7 @@ def test_what_is_legal_is_read_unchanged(raw: bytes, value: Any) -> None:
 
 
 HOSTILE = {
+    "floats": b"[" + b"0.1250e1," * 466_000 + b"1]",
     "numbers": b"[" + b"262143," * 524_287 + b"1]",
     "text": b'"' + b"x" * (limits.REQUEST_BYTES_MAX - 2) + b'"',
     "escapes": b'"' + b"\\n" * (limits.REQUEST_BYTES_MAX // 2 - 1) + b'"',

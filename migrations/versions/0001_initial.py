@@ -1,0 +1,83 @@
+"""Jobs, their logs, refused appends, and the inbox.
+
+Revision 0001, the first.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # what numbers the rows of a table
+
+
+def upgrade() -> None:
+    op.create_table(
+        "jobs",
+        sa.Column("id", NUMBER, nullable=False),
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("identity", sa.Text(), nullable=False),
+        sa.Column("model", sa.Text(), nullable=False),
+        sa.Column("idempotency_key", sa.Text()),
+        sa.Column("created_ms", sa.BigInteger(), nullable=False),
+        sa.Column("prompt", sa.BigInteger(), nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("finish", sa.Text()),
+        sa.Column("output", sa.BigInteger(), nullable=False),
+        sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("chain", sa.LargeBinary(), nullable=False),
+        sa.Column("tail", sa.BigInteger(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("owner", sa.Text()),
+        sa.Column("lease_until_ms", sa.BigInteger()),
+        sa.CheckConstraint("(finish IS NULL) = (status NOT IN ('CLOSED', 'FAILED'))", name=op.f("ck_jobs_finish")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
+        sa.UniqueConstraint("job", name=op.f("uq_jobs_job")),
+        sa.UniqueConstraint("idempotency_key", name=op.f("uq_jobs_idempotency_key")),
+    )
+    live = sa.text("finish IS NULL")
+    op.create_index("ix_jobs_live", "jobs", ["id"], sqlite_where=live, postgresql_where=live)
+    op.create_table(
+        "appends",
+        sa.Column("id", NUMBER, nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("prev", sa.BigInteger()),
+        sa.Column("first", sa.BigInteger(), nullable=False),
+        sa.Column("last", sa.BigInteger(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("key", sa.LargeBinary(), nullable=False),
+        sa.Column("chain", sa.LargeBinary(), nullable=False),
+        sa.Column("payload", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_appends")),
+    )
+    op.create_table(
+        "refusals",
+        sa.Column("id", NUMBER, nullable=False),
+        sa.Column("job_id", NUMBER, nullable=False),
+        sa.Column("first", sa.BigInteger(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("key", sa.LargeBinary(), nullable=False),
+        sa.Column("outcome", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("refused_ms", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_refusals_job_id_jobs")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_refusals")),
+    )
+    op.create_table(
+        "inbox",
+        sa.Column("id", NUMBER, nullable=False),
+        sa.Column("command_id", sa.Text(), nullable=False),
+        sa.Column("job_id", NUMBER, nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("outcome", sa.Text()),
+        sa.Column("posted_ms", sa.BigInteger(), nullable=False),
+        sa.Column("settled_ms", sa.BigInteger()),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_inbox_job_id_jobs")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_inbox")),
+        sa.UniqueConstraint("command_id", name=op.f("uq_inbox_command_id")),
+    )
+    unsettled = sa.text("outcome IS NULL")
+    op.create_index("ix_inbox_unsettled", "inbox", ["id"], sqlite_where=unsettled, postgresql_where=unsettled)

@@ -1,0 +1,77 @@
+"""The command `decodelog`: data on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import terminal
+from .commands import audit, db, demo, diagram, doctor, jobs, model, run, streams, worker
+from .edge import Commands
+
+SUMMARY = "Durable, replayable language-model generation: a kill loses no token, and a resume repeats none."
+
+EPILOG = """Exit codes: 0 done; 1 a job failed or a check found a fault; 2 wrong use or a refused request; 130 interrupted.
+
+Begin with: decodelog demo"""
+
+app = typer.Typer(
+    name="decodelog",
+    cls=Commands,
+    help=SUMMARY,
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+EXAMPLES = {
+    run.run: (
+        "decodelog run --model smollm2-135m-instruct --user 'Name three rivers.' --max-new-tokens 60",
+        "decodelog run --model ./checkpoint --prompt 'Once' --temperature 0.8 --seed 7 --json",
+    ),
+    run.submit: ("decodelog submit --model smollm2-135m-instruct --chat chat.json --idempotency-key order-17",),
+    run.resume: ("decodelog resume 0193", "decodelog resume --all"),
+    worker.worker: ("decodelog worker --drain --lanes 16",),
+    jobs.jobs: ("decodelog jobs --json",),
+    jobs.show: ("decodelog show 0193 --json",),
+    jobs.cancel: ("decodelog cancel 0193",),
+    streams.events: ("decodelog events 0193 --from 20 --follow",),
+    streams.tail: ("decodelog tail 0193", "decodelog tail 0193 --from 20 --no-follow --json"),
+    audit.audit: ("decodelog audit", "decodelog audit 0193 --json"),
+    diagram.diagram: ("decodelog diagram --svg --out machine.svg",),
+    doctor.doctor: ("decodelog doctor",),
+    demo.demo: ("decodelog demo", "decodelog demo --keep ./demo --max-new-tokens 60"),
+}
+
+for command, examples in EXAMPLES.items():
+    app.command(epilog="\n\n".join(f"Example: {example}" for example in examples))(command)
+app.add_typer(model.app, name="model")
+app.add_typer(db.app, name="db")
+
+
+def show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        terminal.write(f"decodelog {version('decodelog')}\n")
+        raise typer.Exit()
+
+
+@app.callback()
+def decodelog(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """The console script."""
+    terminal.use_utf8()
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""db: the schema of a database."""
+
+from __future__ import annotations
+
+import typer
+
+from .. import terminal
+from ..database import database_url
+from . import options
+
+app = typer.Typer(no_args_is_help=True, help="Make, upgrade and check a database's schema.")
+
+
+@app.command()
+def upgrade(db: options.Database = None, json: options.Json = False) -> None:
+    """Bring the database to this program's schema; running jobs stay resumable, and again changes nothing."""
+    from ...store import schema
+
+    url = database_url(db)
+    _print(schema.upgrade(url), json)
+
+
+@app.command()
+def current(db: options.Database = None, json: options.Json = False) -> None:
+    """Print the schema revision that the database has."""
+    from ...store import schema
+
+    _print(schema.current(database_url(db)), json)
+
+
+@app.command()
+def check(db: options.Database = None, json: options.Json = False) -> None:
+    """Print the revision where it is the one this program needs; else say what to do."""
+    from ...store import schema
+
+    _print(schema.check(database_url(db)), json)
+
+
+def _print(revision: str | None, json: bool) -> None:
+    from ...store import schema
+
+    if json:
+        terminal.write_json({"revision": revision, "needed": schema.HEAD})
+    else:
+        terminal.write(f"{revision or 'none'}\n")

@@ -1,0 +1,48 @@
+"""Options that many commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        help="sqlite:///FILE or postgresql://HOST/NAME (DECODELOG_DB, else sqlite:///decodelog.db).",
+        show_default=False,
+    ),
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", help="A job's name, or a beginning that no other has.", show_default=False)
+]
+
+MaybeJob = Annotated[
+    str | None,
+    typer.Argument(metavar="[JOB]", help="A job's name, or a beginning that no other has.", show_default=False),
+]
+
+AllJobs = Annotated[bool, typer.Option("--all", help="Every job.")]
+
+From = Annotated[int, typer.Option("--from", min=1, metavar="SEQ", help="The first sequence number to show.")]
+
+Rebuild = Annotated[
+    str,
+    typer.Option(
+        "--rebuild",
+        metavar="prefill|reexecute",
+        help="How a killed job's cache comes back: one call, or the recorded calls again (bit-exact, slower).",
+    ),
+]
+
+
+def rebuild_form(text: str) -> str:
+    """One of the two forms; anything else is wrong use."""
+    if text not in ("prefill", "reexecute"):
+        raise typer.BadParameter("it is prefill or reexecute", param_hint="--rebuild")
+    return text

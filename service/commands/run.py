@@ -1,0 +1,114 @@
+"""run, submit, resume: bringing a request to its end, or only into the log."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .. import terminal
+from ..database import database_url, now_ms, open_database
+from ..draft_flags import DraftFlags, takes_draft
+from ..edge import FAILED, Stopped, on_signals
+from ..models import Models, home, lasting_name
+from ..naming import find_job
+from . import options
+
+if TYPE_CHECKING:
+    from ...fsm.ports import Store
+    from ..submit import Submitted
+
+All = Annotated[bool, typer.Option("--all", help="Every job that has not ended.")]
+
+
+@takes_draft
+def run(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
+    """Generate, durably: the text streams to standard output, and outlives this process."""
+    store, models = open_database(database_url(db), create=True), Models(home(), lanes=1)
+    submitted = _submit(store, models, flags)
+    terminal.say(f"{'job' if submitted.created else 'attached to job'} {submitted.job}", style="dim")
+    finish(store, models, submitted.job, db, json)
+
+
+@takes_draft
+def submit(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
+    """Put a request into the log for a worker to run, and print its job."""
+    store, models = open_database(database_url(db), create=True), Models(home(), lanes=1)
+    submitted = _submit(store, models, flags)
+    if json:
+        identity = submitted.envelope.identity
+        terminal.write_json({"job": submitted.job, "identity": identity, "created": submitted.created})
+    else:
+        terminal.write(f"{submitted.job}\n")
+
+
+def resume(
+    job: options.MaybeJob = None,
+    every: All = False,
+    rebuild: options.Rebuild = "prefill",
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Bring a job to its end and print all of its text, or bring every unfinished job to its end."""
+    if (job is None) is not every:
+        raise typer.BadParameter("name one job, or give --all")
+    form = options.rebuild_form(rebuild)
+    store = open_database(database_url(db))
+    if job is not None:
+        finish(store, Models(home(), lanes=1), find_job(store, job), db, json, form)
+    else:
+        from .worker import work
+
+        work(store, [row.job for row in store.rows() if not row.status.terminal], json=json, drain=True, form=form)
+
+
+def _submit(store: Store, models: Models, flags: DraftFlags) -> Submitted:
+    draft, name = flags.draft(), lasting_name(flags.model)
+    with terminal.progress(f"loading {flags.model}"):
+        from ..submit import submit as submit_draft
+
+        return submit_draft(store, models.load(name), name, draft, now_ms(), flags.idempotency_key)
+
+
+def finish(store: Store, models: Models, job: str, db: str | None, json: bool, form: str = "prefill") -> None:
+    """Bring `job` to its end, with its text on standard output, and end this process as the job ended."""
+    from ..printer import final_line
+    from ..reading import transcript_of
+
+    started = time.monotonic()
+    try:
+        with on_signals():
+            _carry(store, models, job, json, form)
+    except (Stopped, Exception) as end:
+        newline = "\n" if sys.stdout.isatty() else ""
+        what = "stopped" if isinstance(end, Stopped) else "this process cannot go on"
+        terminal.say(f"{newline}{what}; the job is kept. Go on with: {_resume_command(job, db)}", style="yellow")
+        raise
+    result = transcript_of(store, job).result()
+    terminal.say(final_line(result, time.monotonic() - started), style="dim")
+    if json:
+        terminal.write_json(result)
+    if result["state"] == "FAILED":
+        raise typer.Exit(FAILED)
+
+
+def _carry(store: Store, models: Models, job: str, json: bool, form: str) -> None:
+    from ..printer import Printer
+    from ..stream import Stream
+
+    # Beside text on the same terminal, a line that is written over would be in its way.
+    with terminal.progress("starting", shown=json or not sys.stdout.isatty()) as tell:
+        stream = Stream(store, job, Printer(json, tell))
+        if store.row(job).status.terminal:
+            stream.catch_up()
+            return
+        from ..carry import carry
+
+        carry(store, models, job, stream, form)
+
+
+def _resume_command(job: str, db: str | None) -> str:
+    return f"decodelog resume {job}" + (f" --db {shlex.quote(db)}" if db else "")

@@ -1,0 +1,56 @@
+"""events, tail: reading a job's log, from any place, while it runs and after."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import terminal
+from ..database import database_url, open_database
+from ..naming import find_job
+from . import options
+
+Follow = Annotated[bool, typer.Option("--follow", help="Wait for more until the job has ended.")]
+FollowTail = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more until the job has ended.")]
+
+
+def events(
+    job: options.JobName,
+    start: options.From = 1,
+    follow: Follow = False,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Print the events of a job, one a line."""
+    from ..event_text import event_json, event_line
+    from ..reading import events_of
+
+    store = open_database(database_url(db))
+    for numbered in events_of(store, find_job(store, job), start, follow):
+        if json:
+            terminal.write_json(event_json(numbered))
+        else:
+            terminal.write(f"{event_line(numbered)}\n")
+
+
+def tail(
+    job: options.JobName,
+    start: options.From = 1,
+    follow: FollowTail = True,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Print the text of a job from a sequence number on, as it becomes durable."""
+    from ..reading import emissions_of
+
+    store = open_database(database_url(db))
+    ended = False
+    for emission in emissions_of(store, find_job(store, job), start, follow):
+        ended = emission.finish is not None
+        if json:
+            terminal.write_json(emission._asdict())
+        elif emission.text:
+            terminal.write(emission.text)
+    if ended and not json:
+        terminal.write("\n")

@@ -1,0 +1,97 @@
+"""worker: run whatever jobs there are."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .. import terminal
+from ..database import database_url, open_database
+from ..edge import FAILED, INTERRUPTED, on_signals
+from ..listing import ended, line
+from ..models import Models, home
+from . import options
+
+if TYPE_CHECKING:
+    from ...fsm.errors import Problem
+    from ...fsm.ports import Store
+    from ...fsm.state import State
+    from ...fsm.transcript import Emission
+
+LANES = 8
+
+Drain = Annotated[bool, typer.Option("--drain", help="End when no job is left to run.")]
+Lanes = Annotated[int, typer.Option("--lanes", min=1, max=1024, metavar="N", help="Jobs to run at a time.")]
+
+
+def worker(
+    drain: Drain = False,
+    lanes: Lanes = LANES,
+    rebuild: options.Rebuild = "prefill",
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Run jobs as they come, many at a time, and print a line for each that has ended."""
+    form = options.rebuild_form(rebuild)
+    store = open_database(database_url(db))
+    terminal.say("working; Ctrl-C ends after the step at hand and leaves unfinished jobs to others", style="dim")
+    work(store, json=json, drain=drain, form=form, lanes=lanes)
+
+
+def work(
+    store: Store,
+    jobs: Collection[str] | None = None,
+    *,
+    json: bool,
+    drain: bool,
+    form: str,
+    lanes: int = LANES,
+) -> None:
+    """Run `jobs`, or all there are. Exits with 1 where one failed or could not be run here, as Ctrl-C does with 130."""
+    from ...runtime.worker import Pace
+    from ..compose import new_worker
+
+    watch = Watch(json)
+    worker = new_worker(store, Models(home(), lanes), watch.see, watch.hear, form, Pace(lanes_max=lanes))
+    stopped: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        stopped.append(number)
+        worker.stop()
+
+    with on_signals(stop), terminal.progress("waiting for jobs") as watch.tell:
+        worker.run(jobs, drain)
+    if stopped:
+        terminal.say("stopped; unfinished jobs are kept. Go on with: decodelog resume --all", style="yellow")
+        if stopped[0] == signal.SIGINT:
+            raise typer.Exit(INTERRUPTED + signal.SIGINT)
+    elif watch.failed:
+        raise typer.Exit(FAILED)
+
+
+class Watch:
+    """Prints a line for each job that ends, and counts what went wrong."""
+
+    def __init__(self, json: bool) -> None:
+        self.tell: terminal.Progress = lambda text: None
+        self.failed = 0
+        self._json = json
+        self._tokens = 0
+        self._jobs: set[str] = set()
+
+    def see(self, job: str, emissions: Sequence[Emission], state: State) -> None:
+        self._tokens += sum(emission.token is not None for emission in emissions)
+        self._jobs.add(job)
+        if state.ending is not None:
+            self._jobs.discard(job)
+            self.failed += state.ending.finish is None
+            listing = ended(state)
+            terminal.write_json(listing) if self._json else terminal.write(f"{line(listing)}\n")
+        self.tell(f"{len(self._jobs)} jobs in hand, {self._tokens} tokens so far")
+
+    def hear(self, job: str, problem: Problem) -> None:
+        self.failed += 1
+        terminal.say(f"job {job} is left to others: {problem}", style="yellow")

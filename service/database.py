@@ -1,0 +1,59 @@
+"""Which database, and opening it. No model is in sight: commands that only read a log import nothing heavy."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+from ..fsm.errors import DatabaseUnavailable
+from ..fsm.ports import Store
+
+DATABASE_DEFAULT = "sqlite:///decodelog.db"
+SQLITE_PREFIX = "sqlite:///"
+
+
+def database_url(given: str | None) -> str:
+    """The database of this invocation: `given`, else DECODELOG_DB, else a file in the working directory."""
+    return given or os.environ.get("DECODELOG_DB") or DATABASE_DEFAULT
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file of a SQLite URL; None for another database."""
+    return Path(url.removeprefix(SQLITE_PREFIX)) if url.startswith(SQLITE_PREFIX) else None
+
+
+def now_ms() -> int:
+    """The wall clock, milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def open_database(url: str, create: bool = False) -> Store:
+    """Open a database whose schema is current; with `create`, a SQLite file that does not exist yet is made.
+
+    Errors: SchemaMissing, SchemaOutdated, SchemaNewer, DatabaseUnavailable, DatabaseLocked, UnsupportedDatabase.
+    """
+    from ..store.engine import open_store
+
+    file = sqlite_file(url)
+    if create and file is not None and not file.exists() and file.parent.is_dir():
+        _create(url, file)
+    return open_store(url, clock=now_ms)
+
+
+def _create(url: str, file: Path) -> None:
+    """Build the schema in a new file beside it and link that into place: whoever finds the file finds it whole."""
+    from ..store import schema
+
+    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}.new")
+    try:
+        schema.upgrade(f"{SQLITE_PREFIX}{new}")
+        os.link(new, file)
+    except FileExistsError:
+        return  # Another process was first, and its file is as good.
+    except OSError as error:
+        raise DatabaseUnavailable(url, f"its file cannot be made ({error})") from error
+    finally:
+        for left in file.parent.glob(f"{new.name}*"):
+            left.unlink(missing_ok=True)

@@ -1,0 +1,91 @@
+"""The edge of the command line: every expected way to end becomes one clear line and an exit code.
+
+    0    done
+    1    a job failed, an audit found a fault, a comparison or a check failed
+    2    wrong use, or a request that was refused; nothing was changed
+    130  interrupted (128 and the signal's number); jobs are kept and can be resumed
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from ..fsm.errors import Problem
+from . import terminal
+
+FAILED = 1
+REFUSED = 2
+INTERRUPTED = 128
+
+UsageError: type[Any] = typer.BadParameter.__mro__[1]  # the library's own class is not public
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = INTERRUPTED + number
+
+
+class Commands(TyperGroup):
+    """The group of all commands; what they raise ends here."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["json"] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        as_json: bool = ctx.meta["json"]
+        try:
+            return super().invoke(ctx)
+        except Problem as problem:
+            report(problem.facts(), as_json)
+            raise typer.Exit(REFUSED) from problem
+        except UsageError as error:
+            if not as_json:
+                raise
+            report({"code": "wrong_use", "message": error.format_message()}, as_json)
+            raise typer.Exit(REFUSED) from error
+        except BrokenPipeError as error:
+            terminal.abandon_stdout()
+            raise typer.Exit(INTERRUPTED + signal.SIGPIPE) from error
+        except KeyboardInterrupt as stop:
+            raise typer.Exit(getattr(stop, "exit_code", INTERRUPTED + signal.SIGINT)) from stop
+
+
+def report(facts: dict[str, Any], as_json: bool) -> None:
+    """Say what was refused and why: `code`, `message`, and the facts behind them."""
+    if as_json:
+        terminal.write_json({"error": facts})
+    else:
+        terminal.say_error(facts["code"], facts["message"])
+
+
+def stop_here(number: int, frame: object) -> None:
+    """A signal handler that ends what is being waited for."""
+    raise Stopped(number)
+
+
+@contextmanager
+def on_signals(handler: Callable[[int, object], None] = stop_here) -> Iterator[None]:
+    """Ctrl-C and a polite kill reach `handler`; a second one of either ends the process at once, which loses nothing."""
+
+    def first(number: int, frame: object) -> None:
+        for each in handled:
+            signal.signal(each, signal.SIG_DFL)
+        handler(number, frame)
+
+    handled = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, first) for number in handled]
+    try:
+        yield
+    finally:
+        for number, old in zip(handled, before, strict=True):
+            signal.signal(number, old)

@@ -1,0 +1,48 @@
+"""The reader at the other end of a running job: its text on standard output, how far it is on standard error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..fsm.transcript import Emission
+from . import terminal
+
+
+class Printer:
+    """Writes what a job makes visible, and after its last item a newline. A reader that leaves is no reason to stop.
+
+    silent   write no text
+    """
+
+    def __init__(self, silent: bool, tell: terminal.Progress) -> None:
+        self._silent = silent
+        self._tell = tell
+        self._tokens = 0
+
+    def __call__(self, emission: Emission) -> None:
+        self._tokens += emission.token is not None
+        self._tell(f"{self._tokens} tokens")
+        text = emission.text if emission.finish is None else f"{emission.text}\n"
+        if self._silent or not text:
+            return
+        try:
+            terminal.write(text)
+        except BrokenPipeError:
+            self._silent = True
+            terminal.abandon_stdout()
+            terminal.say("nobody reads standard output any more; the job goes on", style="yellow")
+
+
+def final_line(result: dict[str, Any], seconds: float) -> str:
+    """How a job ended, in one line."""
+    usage = result["usage"]
+    tokens = f"{usage['prompt_tokens']} prompt + {usage['completion_tokens']} new tokens"
+    attempts = f"attempt {usage['attempts']}, {usage['recomputed_tokens']} tokens recomputed"
+    return f"{ending(result)}: {tokens}; {attempts}; {seconds:.1f} s"
+
+
+def ending(result: dict[str, Any]) -> str:
+    """The finish reason, or the fault, or the state of a job that goes on."""
+    if "error" in result:
+        return f"failed [{result['error']['code']}] {result['error']['message']}"
+    return result["finish_reason"] or result["state"]

@@ -1,0 +1,43 @@
+"""A job's text on its way to one reader, whichever way it arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..fsm.ports import EventLog
+from ..fsm.transcript import Emission
+from .reading import Follower
+
+
+class Stream:
+    """Hands every emission to `write` once and in order, from the worker of this process or from the log.
+
+    What the worker publishes is durable, so the log can always fill in what somebody else's tenure has added.
+    `write` may raise what it likes: the emission then counts as handed over.
+    """
+
+    def __init__(self, log: EventLog, job: str, write: Callable[[Emission], None]) -> None:
+        self._follower = Follower(log, job)
+        self._write = write
+        self._sequence = 0
+        self._characters = 0
+
+    def take(self, emissions: Iterable[Emission]) -> None:
+        """Hand on what the worker has published; where there is a gap before it, the log has the rest."""
+        for emission in emissions:
+            if emission.sequence <= self._sequence:
+                continue
+            if emission.characters > self._characters:
+                return self.catch_up()
+            self._hand_on(emission)
+
+    def catch_up(self) -> None:
+        """Hand on all that the log holds and that was not handed on yet."""
+        for emission in self._follower.poll():
+            if emission.sequence > self._sequence:
+                self._hand_on(emission)
+
+    def _hand_on(self, emission: Emission) -> None:
+        self._sequence = emission.sequence
+        self._characters = emission.characters + len(emission.text)
+        self._write(emission)

@@ -1,0 +1,28 @@
+"""What an admission appends: the first event of a job's log, under a key that follows from the submission."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from ..fsm.errors import IdempotencyConflict, JobNameTaken
+from ..fsm.events import Event
+from ..fsm.ports import EMPTY_HEAD, Admission, Append
+from ..fsm.states import Status
+from .offer import Offer, offer
+
+DOMAIN = b"decodelog.admission.v1"
+
+
+def admission(job: str, identity: str, event: Event) -> Offer:
+    """The append that makes a job: the same job and identity always have the same key."""
+    key = sha256(b"\0".join((DOMAIN, job.encode(), identity.encode()))).digest()
+    return offer(Append(job, EMPTY_HEAD, 0, key, (event,), Status.ADMITTED, 0))
+
+
+def attached(job: str, identity: str, key: str | None, held_job: str, held_identity: str) -> Admission:
+    """Attach a submission to the job that holds its idempotency key, or else its name; another request is refused."""
+    if held_identity == identity:
+        return Admission(held_job, created=False)
+    if key is None or held_job == job:
+        raise JobNameTaken(job, held_identity, identity)
+    raise IdempotencyConflict(key, held_job, held_identity, identity)

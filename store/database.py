@@ -1,0 +1,187 @@
+"""One database: its engine, its transactions, its clock, and its errors in this program's terms."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
+from sqlalchemy import Engine, cast, create_engine, event, exc, extract, func
+from sqlalchemy.engine import URL, Connection, make_url
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import BigInteger
+
+from ..fsm.errors import (
+    DatabaseFault,
+    DatabaseLocked,
+    DatabaseUnavailable,
+    Problem,
+    SchemaMissing,
+    UnsupportedDatabase,
+)
+
+BUSY_TIMEOUT_MS = 10_000
+SQLITE_MIN = (3, 35, 0)  # the first with RETURNING
+
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_ENVIRONMENT = {
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOLFS,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
+
+
+class Database:
+    """An engine whose every failure is a typed store error. Safe to use from several threads."""
+
+    def __init__(self, url: URL, busy_timeout_ms: int) -> None:
+        self.url = url
+        self.name = url.render_as_string(hide_password=True)
+        self.sqlite = url.get_backend_name() == "sqlite"
+        self._engine = sqlite_engine(url, busy_timeout_ms) if self.sqlite else postgres_engine(url, busy_timeout_ms)
+        self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    @contextmanager
+    def single(self) -> Iterator[Connection]:
+        """A connection on which every statement is a transaction of its own, committed when it ends."""
+        with self.translated(), self._single.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction that is committed at the end, or leaves no trace.
+
+        SQLite takes the write lock at its start: a transaction that turns to writing later is refused at once, however
+        long the timeout, where another one has written meanwhile.
+        """
+        with self.translated(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn the drivers' errors into this program's."""
+        try:
+            yield
+        except (exc.SQLAlchemyError, sqlite3.Error, psycopg.Error) as error:
+            raise self._problem(error) from error
+
+    def now_ms(self) -> ColumnElement[int]:
+        """The database's clock, as an expression: ms since 1970."""
+        if self.sqlite:
+            return cast((func.julianday("now") - 2440587.5) * 86_400_000, BigInteger)
+        return cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _problem(self, error: Exception) -> Problem:
+        cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
+        reason = " ".join(str(cause).split())
+        if isinstance(cause, sqlite3.Error):
+            return self._sqlite_problem(getattr(cause, "sqlite_errorcode", 0) & 0xFF, reason)
+        if isinstance(cause, psycopg.Error):
+            return self._postgres_problem(cause, reason)
+        if isinstance(cause, exc.TimeoutError):
+            return DatabaseUnavailable(self.name, "every connection is in use")
+        return DatabaseFault(self.name, reason)
+
+    def _sqlite_problem(self, code: int, reason: str) -> Problem:
+        if code in _LOCKED:
+            return DatabaseLocked(self.name, reason)
+        if code == sqlite3.SQLITE_NOTADB:
+            return UnsupportedDatabase(self.name, "the file is no SQLite database")
+        if code in _ENVIRONMENT:
+            return DatabaseUnavailable(self.name, reason)
+        return DatabaseFault(self.name, reason)
+
+    def _postgres_problem(self, error: psycopg.Error, reason: str) -> Problem:
+        state = error.sqlstate or ""
+        if state.startswith("40") or state == "55P03":  # serialization, deadlock; lock not available
+            return DatabaseLocked(self.name, reason)
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return DatabaseUnavailable(self.name, reason)
+        return DatabaseFault(self.name, reason)
+
+
+def sqlite_engine(url: URL, busy_timeout_ms: int) -> Engine:
+    """Write-ahead log, a sync for every commit, and the driver's own transactions off."""
+    engine = create_engine(url)
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: sqlite3.Connection, record: object) -> None:
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms:d}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def postgres_engine(url: URL, busy_timeout_ms: int) -> Engine:
+    """The same patience with locks as SQLite has, and every integer sent as a bigint."""
+    engine = create_engine(url)
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: psycopg.Connection[Any], record: object) -> None:
+        # By default the type follows the values, and the server would plan a statement anew as sequences grow.
+        connection.adapters.register_dumper(int, Int8Dumper)
+        connection.adapters.register_dumper(int, Int8BinaryDumper)
+        connection.autocommit = True
+        connection.execute(f"SET lock_timeout = {busy_timeout_ms:d}")
+        connection.autocommit = False
+
+    return engine
+
+
+@contextmanager
+def connected(url: str, *, create: bool = False) -> Iterator[Database]:
+    """A database for one task."""
+    database = named(url, create=create)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def named(url: str, *, create: bool = False, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Database:
+    """The database that a URL names; a connection is made when it is used.
+
+    A SQLite file that is not there is SchemaMissing, not created, unless `create` says so. Anything but a file of
+    SQLite and a PostgreSQL database is UnsupportedDatabase.
+    """
+    try:
+        parsed = make_url(url)
+    except (exc.ArgumentError, ValueError) as error:
+        raise UnsupportedDatabase(url, "it is no database URL") from error
+    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
+        return Database(parsed.set(drivername="postgresql+psycopg"), busy_timeout_ms)
+    name = parsed.render_as_string(hide_password=True)
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise UnsupportedDatabase(name, f"there is no support for {parsed.drivername}")
+    if sqlite3.sqlite_version_info < SQLITE_MIN:
+        raise UnsupportedDatabase(name, f"SQLite is {sqlite3.sqlite_version}, older than 3.35")
+    file = parsed.database or ":memory:"
+    if file == ":memory:" or file.startswith("file:"):
+        raise UnsupportedDatabase(name, "it is no plain file, and a database in memory would end with its connection")
+    if Path(file).is_dir():
+        raise UnsupportedDatabase(name, "it is a directory")
+    if not create and not Path(file).exists():
+        raise SchemaMissing(name)
+    return Database(parsed, busy_timeout_ms)

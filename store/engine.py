@@ -1,0 +1,47 @@
+"""Opening a store: from a URL to a log, leases and an inbox over one database."""
+
+from __future__ import annotations
+
+from ..fsm.ports import Clock
+from .database import BUSY_TIMEOUT_MS, Database, named
+from .event_log import DatabaseLog
+from .inbox import DatabaseInbox
+from .leases import DatabaseLeases
+from .memory_log import MemoryStore, still
+from .postgres_log import PostgresAppender
+from .schema import required
+from .sqlite_log import SqliteAppender
+
+MEMORY = "memory://"
+
+
+class DatabaseStore(DatabaseLog, DatabaseLeases, DatabaseInbox):
+    """A store over one database. Safe to use from several threads, and from any number of processes."""
+
+    def __init__(self, database: Database) -> None:
+        appender = SqliteAppender(database) if database.sqlite else PostgresAppender(database)
+        super().__init__(database, appender)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def open_store(
+    url: str, *, clock: Clock = still, busy_timeout_ms: int = BUSY_TIMEOUT_MS
+) -> DatabaseStore | MemoryStore:
+    """Open `sqlite:///file.db`, `postgresql://host/name`, or `memory://`, a new store that ends with this process.
+
+    Nothing is created or upgraded: a database without this program's schema is SchemaMissing, SchemaOutdated or
+    SchemaNewer. A database has its own clock; `clock` gives the time of one in memory. `busy_timeout_ms` is how long a
+    statement waits for another process's lock before it is DatabaseLocked.
+    """
+    if url == MEMORY:
+        return MemoryStore(clock)
+    database = named(url, busy_timeout_ms=busy_timeout_ms)
+    try:
+        with database.single() as connection:
+            required(database, connection)
+    except BaseException:
+        database.close()
+        raise
+    return DatabaseStore(database)

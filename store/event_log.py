@@ -1,0 +1,138 @@
+"""The log in a database: admission, appends, reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Row, insert, select
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from ..fsm.errors import CorruptRecord, DatabaseLocked, UnknownJob
+from ..fsm.events import Event
+from ..fsm.ports import EMPTY_HEAD, Admission, Append, AppendResult, Head, JobRow, Outcome, Record
+from ..fsm.states import Status
+from .admission import admission, attached
+from .chain import Stored, StoredLog, records
+from .database import Database
+from .offer import Offer, Tenancy, offer
+from .refusals import Refusal
+from .settle import Place, add, walk
+from .tables import appends, jobs, refusals
+
+ADMIT_TRIES = 3
+
+Appender = Callable[[list[Offer]], list[AppendResult]]
+
+
+class DatabaseLog:
+    """The log over a database. `appender` is how that kind of database takes a batch."""
+
+    def __init__(self, database: Database, appender: Appender) -> None:
+        self._database = database
+        self._appender = appender
+
+    def admit(
+        self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None
+    ) -> Admission:
+        offered = admission(job, identity, event)
+        made = {"job": job, "identity": identity, "model": model, "prompt": prompt, "idempotency_key": idempotency_key}
+        for _ in range(ADMIT_TRIES):
+            with self._database.transaction() as connection:
+                if (held := holder(connection, job, idempotency_key)) is not None:
+                    return attached(job, identity, idempotency_key, held.job, held.identity)
+                if self._make(connection, offered, made):
+                    return Admission(job, created=True)
+        raise DatabaseLocked(self._database.name, f"other submissions of job {job} come and go")
+
+    def _make(self, connection: Connection, offered: Offer, made: dict[str, Any]) -> bool:
+        """Insert the job and its first append; False where a submission elsewhere has just made one that clashes."""
+        end = {"status": Status.ADMITTED.value, "output": 0, "sequence": 0, "chain": EMPTY_HEAD.chain, "tail": 0}
+        values = made | end | {"fence": 0, "created_ms": self._database.now_ms()}
+        try:
+            with connection.begin_nested():
+                job_id = connection.execute(insert(jobs).values(values).returning(jobs.c.id)).scalar_one()
+        except IntegrityError:
+            return False
+        add(connection, Place(job_id, 0, Tenancy(EMPTY_HEAD, 0, None)), offered)
+        return True
+
+    def append(self, batch: Sequence[Append]) -> list[AppendResult]:
+        return self._appender([offer(append) for append in batch]) if batch else []
+
+    def read(self, job: str, after: int = 0) -> Iterator[Record]:
+        with self._database.single() as connection:
+            row = connection.execute(
+                select(jobs.c.tail, jobs.c.sequence, jobs.c.chain).where(jobs.c.job == job)
+            ).first()
+            if row is None:
+                raise UnknownJob(job)
+            # What the row leads to never changes, so a second statement sees the same log.
+            rows = walk(connection, row.tail, after) if after < row.sequence else []
+        return whole(job, rows, after, Head(row.sequence, row.chain))
+
+    def row(self, job: str) -> JobRow:
+        with self._database.single() as connection:
+            row = connection.execute(select(jobs).where(jobs.c.job == job)).first()
+        if row is None:
+            raise UnknownJob(job)
+        return job_row(row)
+
+    def rows(self) -> list[JobRow]:
+        with self._database.single() as connection:
+            return [job_row(row) for row in connection.execute(select(jobs).order_by(jobs.c.id))]
+
+    def refusals(self, job: str) -> list[Refusal]:
+        """The recorded refusals of one job, oldest first."""
+        columns = [column for column in refusals.c if column.name not in ("id", "job_id")]
+        query = select(jobs.c.job, *columns).join_from(refusals, jobs).where(jobs.c.job == job).order_by(refusals.c.id)
+        self.row(job)
+        with self._database.single() as connection:
+            return [Refusal(*row)._replace(outcome=Outcome(row.outcome)) for row in connection.execute(query)]
+
+    def logs(self, job: str | None = None) -> Iterator[StoredLog]:
+        """All that is stored of one job's log or of every one, found by its rows and not by their links."""
+        columns = (appends.c.first, appends.c.last, appends.c.fence, appends.c.key, appends.c.chain, appends.c.payload)
+        query = select(jobs.c.job, jobs.c.sequence, jobs.c.chain, jobs.c.fence, *columns)
+        query = query.join_from(jobs, appends, jobs.c.id == appends.c.job_id, isouter=True)
+        query = query.order_by(jobs.c.id, appends.c.first, appends.c.id)
+        if job is not None:
+            self.row(job)
+            query = query.where(jobs.c.job == job)
+        with self._database.single() as connection:
+            rows = connection.execution_options(yield_per=1000).execute(query)
+            for (name, sequence, chain, fence), group in groupby(rows, key=lambda row: row[:4]):
+                stored = [Stored._make(row[4:]) for row in group if row[4] is not None]
+                yield StoredLog(name, Head(sequence, chain), fence, stored)
+
+
+def holder(connection: Connection, job: str, idempotency_key: str | None) -> Row[Any] | None:
+    """The job and the identity that hold an idempotency key, or else the name."""
+    query = select(jobs.c.job, jobs.c.identity)
+    if idempotency_key is not None:
+        held: Row[Any] | None = connection.execute(query.where(jobs.c.idempotency_key == idempotency_key)).first()
+        if held is not None:
+            return held
+    named: Row[Any] | None = connection.execute(query.where(jobs.c.job == job)).first()
+    return named
+
+
+def whole(job: str, rows: list[Stored], after: int, head: Head) -> Iterator[Record]:
+    """Decode rows (see `chain.records`), and hold them to the head that the job's row claims."""
+    if not rows and after < head.sequence:
+        raise CorruptRecord(job, head.sequence, "the newest append is missing")
+    last = Head(0, b"")
+    for record in records(job, rows, after):
+        yield record
+        last = Head(record.last, record.chain)
+    if rows and last != head:
+        raise CorruptRecord(job, min(last.sequence, head.sequence), "its end is not the head that the job's row names")
+
+
+def job_row(row: Any) -> JobRow:
+    return JobRow(
+        row.job, row.identity, row.model, Status(row.status), row.finish, row.prompt, row.output,
+        Head(row.sequence, row.chain), row.fence, row.owner, row.lease_until_ms, row.idempotency_key, row.created_ms,
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""Leases in a database: who may work on which job, in the database's own time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import ColumnElement, Select, or_, select, update
+
+from ..fsm.ports import Claim, Head
+from .database import Database
+from .tables import jobs as table
+
+LIVE = table.c.finish.is_(None)
+
+
+class DatabaseLeases:
+    """Leases as columns of the jobs' rows."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def claim(
+        self,
+        worker: str,
+        lease_ms: int,
+        limit: int,
+        jobs: Collection[str] | None = None,
+        dead: Collection[str] = (),
+        exclude: Collection[str] = (),
+    ) -> list[Claim]:
+        now_ms = self._database.now_ms()
+        free = or_(table.c.owner.is_(None), table.c.lease_until_ms <= now_ms, table.c.owner.in_(dead))
+        query = select(table.c.id).where(LIVE, free, *among(jobs), table.c.job.not_in(exclude)).order_by(table.c.id).limit(limit)
+        with self._database.transaction() as connection:
+            # Rows that another worker is claiming at this moment are skipped, not waited for.
+            chosen = list(connection.scalars(query.with_for_update(skip_locked=True)))
+            claimed = (
+                update(table)
+                .where(table.c.id.in_(chosen))
+                .values(fence=table.c.fence + 1, owner=worker, lease_until_ms=now_ms + lease_ms)
+                .returning(table.c.id, table.c.job, table.c.fence, table.c.sequence, table.c.chain, table.c.model)
+            )
+            rows = sorted(connection.execute(claimed), key=lambda row: row.id) if chosen else []
+        return [Claim(row.job, row.fence, Head(row.sequence, row.chain), row.model) for row in rows]
+
+    def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
+        held = update(table).where(table.c.id.in_(self._held(worker, None)))
+        held = held.values(lease_until_ms=self._database.now_ms() + lease_ms)
+        with self._database.transaction() as connection:
+            return frozenset(connection.scalars(held.returning(table.c.job)))
+
+    def release(self, worker: str, jobs: Collection[str] | None = None) -> None:
+        held = update(table).where(table.c.id.in_(self._held(worker, jobs)))
+        with self._database.transaction() as connection:
+            connection.execute(held.values(owner=None, lease_until_ms=None))
+
+    def owners(self) -> frozenset[str]:
+        owned = select(table.c.owner).where(LIVE, table.c.owner.is_not(None)).distinct()
+        with self._database.single() as connection:
+            return frozenset(connection.scalars(owned))
+
+    def _held(self, worker: str, jobs: Collection[str] | None) -> Select[tuple[int]]:
+        """The ids of a worker's live jobs, locked in the one order that keeps waiting transactions from a deadlock."""
+        held = select(table.c.id).where(LIVE, table.c.owner == worker, *among(jobs))
+        return held.order_by(table.c.id).with_for_update()
+
+
+def among(jobs: Collection[str] | None) -> list[ColumnElement[bool]]:
+    """The condition that a job is one of these; none at all where there are no names."""
+    return [] if jobs is None else [table.c.job.in_(jobs)]

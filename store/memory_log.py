@@ -1,0 +1,238 @@
+"""A store in this process's memory: the same promises as a database, except that it ends with the process."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+
+from ..fsm.errors import UnknownJob
+from ..fsm.events import Event
+from ..fsm.ports import (
+    EMPTY_HEAD,
+    Admission,
+    Append,
+    AppendResult,
+    Claim,
+    Clock,
+    Command,
+    Head,
+    JobRow,
+    Outcome,
+    Record,
+)
+from ..fsm.states import Status
+from .admission import admission, attached
+from .chain import Stored, StoredLog, records
+from .offer import Offer, Tenancy, offer, refusal
+from .refusals import RECORDED, Refusal
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job's row, and its log as three lists of equal length: the appends, their last sequences, their digests."""
+
+    job: str
+    identity: str
+    model: str
+    idempotency_key: str | None
+    created_ms: int
+    prompt: int
+    status: Status = Status.ADMITTED
+    finish: str | None = None
+    output: int = 0
+    fence: int = 0
+    owner: str | None = None
+    lease_until_ms: int | None = None
+    log: list[Stored] = field(default_factory=list)
+    lasts: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+
+    @property
+    def head(self) -> Head:
+        return Head(self.lasts[-1], self.digests[-1]) if self.log else EMPTY_HEAD
+
+    def place(self, sequence: int) -> tuple[int, bytes | None]:
+        """The index of the append that holds the next event, and the digest at `sequence` if an append ends there."""
+        index = bisect_right(self.lasts, sequence)
+        if index == 0:
+            return 0, EMPTY_HEAD.chain if sequence == 0 else None
+        return index, self.digests[index - 1] if self.lasts[index - 1] == sequence else None
+
+    def take(self, offered: Offer) -> None:
+        append = offered.append
+        self.log.append(offered.row)
+        self.lasts.append(offered.row.last)
+        self.digests.append(offered.head.chain)
+        self.status, self.output = append.status, append.output
+        if append.finish is not None:
+            self.finish, self.owner, self.lease_until_ms = append.finish, None, None
+
+    def free(self, now_ms: int, dead: Collection[str]) -> bool:
+        expired = self.lease_until_ms is not None and self.lease_until_ms <= now_ms
+        return self.finish is None and (self.owner is None or expired or self.owner in dead)
+
+    def row(self) -> JobRow:
+        return JobRow(
+            self.job, self.identity, self.model, self.status, self.finish, self.prompt, self.output, self.head,
+            self.fence, self.owner, self.lease_until_ms, self.idempotency_key, self.created_ms,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Command:
+    command: Command
+    outcome: str | None = None
+
+
+def still() -> int:
+    """A clock that stands still: leases given under it do not expire."""
+    return 0
+
+
+class MemoryStore:
+    """Log, leases and inbox over dictionaries, one lock around each method. `clock` is what a database's clock is."""
+
+    def __init__(self, clock: Clock = still) -> None:
+        self._clock = clock
+        self._lock = RLock()
+        self._jobs: dict[str, _Job] = {}
+        self._keys: dict[str, _Job] = {}
+        self._commands: dict[str, _Command] = {}
+        self._refusals: list[Refusal] = []
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    # ---- the log ----
+
+    def admit(
+        self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None
+    ) -> Admission:
+        offered = admission(job, identity, event)
+        with self._lock:
+            held = self._keys.get(idempotency_key) if idempotency_key is not None else None
+            if (held := held or self._jobs.get(job)) is not None:
+                return attached(job, identity, idempotency_key, held.job, held.identity)
+            made = _Job(job, identity, model, idempotency_key, self._clock(), prompt)
+            made.take(offered)
+            self._jobs[job] = made
+            if idempotency_key is not None:
+                self._keys[idempotency_key] = made
+        return Admission(job, created=True)
+
+    def append(self, batch: Sequence[Append]) -> list[AppendResult]:
+        offers = [offer(append) for append in batch]
+        with self._lock:
+            return [self._append(offered) for offered in offers]
+
+    def _append(self, offered: Offer) -> AppendResult:
+        append = offered.append
+        if (job := self._jobs.get(append.job)) is None:
+            return AppendResult(Outcome.UNKNOWN, EMPTY_HEAD, f"there is no job {append.job}")
+        index, before = job.place(append.expected.sequence)
+        there = job.log[index] if index < len(job.log) else None
+        refused = refusal(offered, Tenancy(job.head, job.fence, job.finish), before, there)
+        if refused is None:
+            job.take(offered)
+            return offered.done(Outcome.APPENDED)
+        if refused.outcome in RECORDED:
+            self._refusals.append(Refusal.of(offered, refused, self._clock()))
+        return refused
+
+    def read(self, job: str, after: int = 0) -> Iterator[Record]:
+        with self._lock:
+            held = self._held(job)
+            index = bisect_right(held.lasts, after)
+            head = Head(held.lasts[index - 1], held.digests[index - 1]) if index else EMPTY_HEAD
+            rows = held.log[index:]
+        return records(job, rows, after, head)
+
+    def row(self, job: str) -> JobRow:
+        with self._lock:
+            return self._held(job).row()
+
+    def rows(self) -> list[JobRow]:
+        with self._lock:
+            return [job.row() for job in self._jobs.values()]
+
+    def refusals(self, job: str) -> list[Refusal]:
+        with self._lock:
+            return [refused for refused in self._refusals if refused.job == self._held(job).job]
+
+    def logs(self, job: str | None = None) -> Iterator[StoredLog]:
+        with self._lock:
+            chosen = list(self._jobs.values()) if job is None else [self._held(job)]
+            logs = [StoredLog(held.job, held.head, held.fence, list(held.log)) for held in chosen]
+        return iter(logs)
+
+    def _held(self, job: str) -> _Job:
+        if (held := self._jobs.get(job)) is None:
+            raise UnknownJob(job)
+        return held
+
+    # ---- leases ----
+
+    def claim(
+        self,
+        worker: str,
+        lease_ms: int,
+        limit: int,
+        jobs: Collection[str] | None = None,
+        dead: Collection[str] = (),
+        exclude: Collection[str] = (),
+    ) -> list[Claim]:
+        with self._lock:
+            now_ms = self._clock()
+            free = [
+                job
+                for job in self._jobs.values()
+                if job.free(now_ms, dead) and (jobs is None or job.job in jobs) and job.job not in exclude
+            ]
+            for job in free[:limit]:
+                job.fence, job.owner, job.lease_until_ms = job.fence + 1, worker, now_ms + lease_ms
+            return [Claim(job.job, job.fence, job.head, job.model) for job in free[:limit]]
+
+    def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
+        with self._lock:
+            held = [job for job in self._jobs.values() if job.owner == worker]
+            for job in held:
+                job.lease_until_ms = self._clock() + lease_ms
+            return frozenset(job.job for job in held)
+
+    def release(self, worker: str, jobs: Collection[str] | None = None) -> None:
+        with self._lock:
+            for job in self._jobs.values():
+                if job.owner == worker and (jobs is None or job.job in jobs):
+                    job.owner, job.lease_until_ms = None, None
+
+    def owners(self) -> frozenset[str]:
+        with self._lock:
+            return frozenset(job.owner for job in self._jobs.values() if job.owner is not None)
+
+    # ---- the inbox ----
+
+    def post(self, command: Command) -> bool:
+        with self._lock:
+            self._held(command.job)
+            return self._commands.setdefault(command.command_id, found := _Command(command)) is found
+
+    def pending(self, jobs: Collection[str]) -> list[Command]:
+        with self._lock:
+            return [
+                posted.command
+                for posted in self._commands.values()
+                if posted.outcome is None and posted.command.job in jobs
+            ]
+
+    def settle(self, command_id: str, outcome: str) -> None:
+        with self._lock:
+            posted = self._commands.get(command_id)
+            if posted is not None and posted.outcome is None:
+                posted.outcome = outcome
+
+    def outcome(self, command_id: str) -> str | None:
+        with self._lock:
+            posted = self._commands.get(command_id)
+            return posted.outcome if posted is not None else None

@@ -1,0 +1,168 @@
+"""Jobs run by hand: a request, a log that grows by commands, and commands that fit where the job stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from envelope_examples import changed, plain
+
+from decodelog.fsm.envelope import admitted
+from decodelog.fsm.events import DecisionMade, Event, OutputCommitted, RequestAdmitted
+from decodelog.fsm.fold import fold
+from decodelog.fsm.next_step import Step, close_reason, next_step
+from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow, Record
+from decodelog.fsm.receipt import Alternative, Selection
+from decodelog.fsm.state import State
+from decodelog.fsm.states import Status
+from decodelog.fsm.transcript import Transcript
+from decodelog.fsm.transition import (
+    CloseRequest,
+    Command,
+    CommitOutput,
+    CompleteCall,
+    IssueDecision,
+    Proposal,
+    StartAttempt,
+    transitions,
+)
+
+EOS = 2
+PLACES = {
+    "prompt": "prompt.token_ids",
+    "context": "position_visibility.context_tokens_max",
+    "retry_budget": "runtime.retry_budget",
+    "eos": "termination.eos_ids",
+    "stop": "termination.stop_strings",
+    "stop_ids": "termination.stop_token_ids",
+    "include_stop": "output.include_stop",
+    "skip_special": "output.skip_special_tokens",
+    "zero": "termination.zero_token_choice",
+    "max_new": "termination.max_new_tokens",
+    "min_new": "termination.min_new_tokens",
+    "ignore_eos": "termination.ignore_eos",
+    "order": "termination.finish_order",
+}
+
+
+def request(**options: Any) -> bytes:
+    """Canonical bytes of a greedy request: a prompt of 3, up to 8 tokens, no stops; options by the names in PLACES."""
+    options = {"max_new": 8, "prompt": [1, 40, 41], **options}
+    options.setdefault("zero", None if options["max_new"] else "no_call")
+    value = changed(plain(), {PLACES.get(name, name): setting for name, setting in options.items()})
+    return admitted(value).canonical_bytes()
+
+
+def selection(token: int, **facts: Any) -> Selection:
+    return Selection(token, **{"support": 300, "logprob_raw": -0.5, "logprob": -0.25, "margin": 1.5, **facts})
+
+
+def drawn(token: int, unit: float = 0.3) -> Selection:
+    """A selection with something in every field."""
+    best = (Alternative(token, -0.5, -0.25), Alternative(token + 1, -1.5, -1.25))
+    return selection(token, unit_draw=unit, start=unit / 2, end=(unit + 1) / 2, alternatives=best)
+
+
+def scores_of(state: State) -> bytes:
+    """A stand-in for the digest of the score row at the state's place."""
+    return sha256(b"scores %d" % state.frontier.output).digest()
+
+
+def call(state: State) -> CompleteCall:
+    """ALL_NEW of a call over everything unprocessed."""
+    frontier = state.frontier
+    return CompleteCall(frontier.unprocessed, frontier.prompt + frontier.output, scores_of(state))
+
+
+def decision(token: int, piece: bytes | None = None, hidden: bool = False) -> IssueDecision:
+    return IssueDecision(selection(token), b"<%d>" % token if piece is None else piece, hidden)
+
+
+@dataclass
+class Live:
+    """One job: its log, the state after each event, and the appends that carried them."""
+
+    events: list[Event] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    fence: int = 0
+
+    @classmethod
+    def admit(cls, job: str = "job-1", **options: Any) -> Live:
+        live, event = cls(), RequestAdmitted(job, request(**options))
+        live.append(Proposal((event,), (fold(None, event),), fold(None, event)))
+        return live
+
+    @property
+    def state(self) -> State:
+        return self.states[-1]
+
+    @property
+    def transcript(self) -> Transcript:
+        transcript = Transcript()
+        for event in self.events:
+            transcript.take(event)
+        return transcript
+
+    @property
+    def row(self) -> JobRow:
+        """The job as its listing should show it."""
+        state, last = self.state, self.records[-1]
+        finish = None if state.ending is None else str(state.ending.finish or state.ending.cause)
+        identity, frontier, head = state.spec.identity.hex(), state.frontier, Head(last.last, last.chain)
+        prompt, output = frontier.prompt, frontier.output
+        return JobRow("job-1", identity, "m", state.status, finish, prompt, output, head, self.fence, None, None, None, 0)
+
+    def do(self, *commands: Command) -> Proposal:
+        """Decide the commands as one proposal and append it."""
+        proposal = transitions(self.state, commands)
+        self.append(proposal)
+        return proposal
+
+    def append(self, proposal: Proposal) -> None:
+        if proposal.events:
+            self.records.append(self.record(proposal))
+            self.events += proposal.events
+            self.states += proposal.states
+
+    def record(self, proposal: Proposal) -> Record:
+        before = self.records[-1] if self.records else None
+        first = len(self.events) + 1
+        key = sha256(b"command %d" % first).digest()
+        for event in proposal.events:
+            if isinstance(event, DecisionMade):
+                key = event.receipt.receipt_id
+            elif isinstance(event, OutputCommitted) and self.state.receipt is not None:
+                key = self.state.receipt.receipt_id
+        link = (before.chain if before else EMPTY_HEAD.chain) + key + repr(proposal.events).encode()
+        last = first + len(proposal.events) - 1
+        return Record(first, last, self.fence, key, sha256(link).digest(), proposal.events)
+
+    def attempt(self, fence: int = 1) -> None:
+        self.fence = fence
+        self.do(StartAttempt(fence, f"worker-{fence}", (("framework", "torch"),)))
+
+    def turn(self, token: int, piece: bytes | None = None, hidden: bool = False) -> Proposal:
+        """One token: the call where it is due, the decision and the commit, in one append."""
+        first = () if self.state.status is Status.PREFILLED else (call(self.state),)
+        return self.do(*first, decision(token, piece, hidden), CommitOutput())
+
+
+Script = Callable[[int], IssueDecision]
+"""What is decided at each step."""
+
+
+def crank(live: Live, script: Script, apart: bool = False) -> None:
+    """Do what `next_step` says until the job has ended; `apart` appends each command alone."""
+    while (step := next_step(live.state)) is not Step.NOTHING:
+        reason = close_reason(live.state)
+        output = live.state.frontier.output
+        commands: Mapping[Step, list[Command]] = {
+            Step.CALL: [call(live.state), script(output), CommitOutput()],
+            Step.DECIDE: [script(output), CommitOutput()],
+            Step.COMMIT: [CommitOutput()],
+            Step.CLOSE: [CloseRequest(reason)] if reason is not None else [],
+        }
+        live.do(*(commands[step][:1] if apart or live.state.spec.max_new_tokens == 0 else commands[step]))

@@ -1,0 +1,152 @@
+"""The ladder of admission: every rung refuses its fault, in the declared order, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from typing import Any
+
+import pytest
+from envelope_examples import FACTS, RUNTIME, changed, full
+
+from decodelog.fsm import admission
+from decodelog.fsm.admission import ADMISSION, NO_CAPABILITIES, Capability, check, check_runtime
+from decodelog.fsm.artifact import ArtifactFacts
+from decodelog.fsm.envelope import admitted
+from decodelog.fsm.errors import NotAdmissible
+
+OFFERED: frozenset[Capability] = frozenset({"prompt_logprobs"})
+GREEDY: dict[str, Any] = {"policy.family": "greedy", "policy.transforms": []}
+
+# For each rung, in the order of the ladder: changes that make the envelope fail it, the artifact staying as it is.
+FAULTS: list[tuple[str, dict[str, Any]]] = [
+    ("artifact.release_id", {"artifact.release_id": "tiny-2"}),
+    ("artifact.architecture", {"artifact.architecture": "qwen2"}),
+    ("artifact.checkpoint_sha256", {"artifact.checkpoint_sha256": "0" * 64}),
+    ("artifact.config_sha256", {"artifact.config_sha256": "0" * 64}),
+    ("artifact.weight_dtype", {"artifact.weight_dtype": "float16"}),
+    ("text_interface.tokenizer_sha256", {"text_interface.tokenizer_sha256": "0" * 64}),
+    ("text_interface.template_sha256", {"text_interface.template_sha256": None}),
+    ("text_interface.vocabulary_size", {"text_interface.vocabulary_size": 301}),
+    ("prompt_mask_length", {"prompt.attention_mask": [1, 1, 1]}),
+    ("prompt_mask_hides", {"prompt.attention_mask": [0, 1, 1, 1]}),
+    ("prompt_empty", {"prompt.token_ids": [], "prompt.attention_mask": []}),
+    ("prompt_beyond_context", {"position_visibility.context_tokens_max": 3}),
+    ("prompt_ids_in_vocabulary", {"prompt.token_ids": [1, 2, 3, 300]}),
+    ("stop_ids_in_vocabulary", {"termination.stop_token_ids": [5, 300]}),
+    ("text_interface.bos_id", {"text_interface.bos_id": None}),
+    ("text_interface.eos_ids", {"text_interface.eos_ids": [2]}),
+    ("text_interface.pad_id", {"text_interface.pad_id": 1}),
+    ("termination.eos_ids", {"termination.eos_ids": [2]}),
+    ("policy_transform_repeated", {"policy.transforms": [{"kind": "temperature", "value": 1}] * 2}),
+    ("policy_greedy_reshapes", {"policy.family": "greedy"}),
+    ("policy_temperature_missing", {"policy.transforms": [{"kind": "top_k", "k": 5}]}),
+    ("policy_logprobs_top", {}),
+    ("runtime.cache.abi", {"runtime.cache.abi": "3 layers"}),
+    ("context_of_model", {"position_visibility.context_tokens_max": 65}),
+    ("cache_position_start", {"position_visibility.cache_position_start": 1}),
+    ("output.final_cache", {"output.final_cache": "repaired"}),
+    ("output_token_alignment", {"output.alignment": "token"}),
+    ("output_span_alignment", {"output.alignment": "span"}),
+    ("output.echo_prompt", {"output.echo_prompt": True}),
+    ("output.consumer_policy", {"output.consumer_policy": "cancel"}),
+    ("output.extras", {}),
+    ("output_extra_repeated", {"output.extras": [{"kind": "prompt_logprobs", "top": 1}] * 2}),
+]
+
+
+def failing(changes: dict[str, Any], capabilities: frozenset[Capability], facts: ArtifactFacts = FACTS) -> str | None:
+    try:
+        check(admitted(changed(full(), changes)), facts, capabilities)
+    except NotAdmissible as error:
+        return error.check
+    return None
+
+
+@pytest.mark.contract("ENV-6")
+def test_the_ladder_is_the_contracts_order() -> None:
+    names = [name for name, _ in ADMISSION]
+    assert names == [name for name, _ in FAULTS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.contract("ENV-6")
+def test_a_sound_envelope_is_admitted() -> None:
+    check(admitted(full()), FACTS, OFFERED)
+    check(admitted(changed(full(), {**GREEDY, "output.extras": []})), FACTS)
+    check(admitted(changed(full(), {"position_visibility.context_tokens_max": 4, "output.extras": []})), FACTS)
+
+
+@pytest.mark.contract("ENV-6")
+@pytest.mark.parametrize(("name", "changes"), FAULTS, ids=[name for name, _ in FAULTS])
+def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None:
+    if name == "policy_logprobs_top":
+        tiny = {"text_interface.vocabulary_size": 10, "prompt.token_ids": [1] * 4, "policy.logprobs_top": 11}
+        assert failing(tiny, OFFERED, dataclasses.replace(FACTS, vocabulary_size=10)) == name
+        assert (
+            failing({**tiny, "policy.logprobs_top": 10}, OFFERED, dataclasses.replace(FACTS, vocabulary_size=10))
+            is None
+        )
+    else:
+        assert failing(changes, OFFERED if changes else NO_CAPABILITIES) == name
+
+
+@pytest.mark.contract("ENV-6")
+@pytest.mark.parametrize("index", range(len(FAULTS)))
+def test_of_two_faults_the_earlier_rung_is_reported(index: int) -> None:
+    name, changes = FAULTS[index]
+    for _, later in FAULTS[index + 1 :]:
+        if changes and not set(changes) & set(later):
+            assert failing({**later, **changes}, OFFERED) == name
+
+
+@pytest.mark.contract("ENV-6")
+def test_the_ladder_touches_nothing_that_runs() -> None:
+    imported = {
+        node.module for node in ast.walk(ast.parse(inspect.getsource(admission))) if isinstance(node, ast.ImportFrom)
+    }
+    allowed = {"artifact", "envelope", "errors", "__future__", "collections.abc", "dataclasses", "operator", "typing"}
+    assert imported <= allowed
+
+
+@pytest.mark.contract("ENV-9")
+@pytest.mark.parametrize(
+    ("compatibility", "fact", "other", "refused"),
+    [
+        ("exact", "framework_revision", "torch 3", "runtime.framework_revision"),
+        ("exact", "device_class", "cuda", "runtime.device_class"),
+        ("any_revision", "framework_revision", "torch 3", None),
+        ("any_revision", "device_class", "cuda", "runtime.device_class"),
+        ("any_device", "framework_revision", "torch 3", None),
+        ("any_device", "device_class", "cuda", None),
+        ("any_device", "compute_dtype", "bfloat16", "runtime.compute_dtype"),
+        ("any_device", "logit_dtype", "bfloat16", "runtime.logit_dtype"),
+        ("any_device", "cache_kind", "paged", "runtime.cache.kind"),
+    ],
+)
+def test_a_process_with_other_facts_refuses_unless_the_class_admits_it(
+    compatibility: str, fact: str, other: str, refused: str | None
+) -> None:
+    bound: dict[str, Any] = {"runtime.compatibility": compatibility}
+    if compatibility != "exact":
+        bound["runtime.framework_revision"] = None
+    if compatibility == "any_device":
+        bound["runtime.device_class"] = None
+    envelope = admitted(changed(full(), bound))
+    check_runtime(envelope, RUNTIME)
+    elsewhere = dataclasses.replace(RUNTIME, **{fact: other})
+    if refused is None:
+        check_runtime(envelope, elsewhere)
+    else:
+        with pytest.raises(NotAdmissible, match=other) as caught:
+            check_runtime(envelope, elsewhere)
+        assert caught.value.check == refused
+
+
+@pytest.mark.contract("ENV-9")
+@pytest.mark.parametrize("fact", ["checkpoint_sha256", "config_sha256", "tokenizer_sha256", "template_sha256"])
+def test_a_worker_with_another_artifact_refuses(fact: str) -> None:
+    with pytest.raises(NotAdmissible) as caught:
+        check(admitted(full()), dataclasses.replace(FACTS, **{fact: "9" * 64}), OFFERED)
+    assert caught.value.check.endswith(fact)

@@ -1,0 +1,120 @@
+"""What people may write, what it means when they leave something out, and what is refused with advice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from decodelog.fsm.draft import Draft, draft_from, parse_draft
+from decodelog.fsm.errors import LimitExceeded, MalformedJson, SchemaViolation
+
+# draft | path of the violation | a word of its reason
+REFUSED = """
+{}                                                        | prompt              | one of
+{"prompt": ""}                                            | prompt              | empty
+{"messages": []}                                          | messages            | empty
+{"token_ids": []}                                         | token_ids           | empty
+{"prompt": "a", "messages": [{"role":"user","content":"b"}]} | messages         | give one of
+{"prompt": "a", "token_ids": [1]}                         | token_ids           | give one of
+{"messages": [{"role":"wizard","content":"b"}]}           | messages[0].role    | assistant
+{"messages": [{"role":"user"}]}                           | messages[0].content | missing
+{"messages": [{"role":"user","content":null}]}            | messages[0].content | null
+{"messages": [{"role":"user","content":"b","name":"x"}]}  | messages[0].name    | no such field
+{"messages": {"role":"user","content":"b"}}               | messages            | list
+{"prompt": ["a"]}                                         | prompt              | list
+{"prompt": "\\ud800"}                                     | prompt              | surrogate
+{"token_ids": [true]}                                     | token_ids[0]        | boolean
+{"token_ids": [1.0]}                                      | token_ids[0]        | point
+{"token_ids": [-1]}                                       | token_ids[0]        | at least 0
+{"prompt": "a", "max_new_tokens": -1}                     | max_new_tokens      | until_context
+{"prompt": "a", "max_new_tokens": null}                   | max_new_tokens      | null
+{"prompt": "a", "max_new_tokens": true}                   | max_new_tokens      | boolean
+{"prompt": "a", "max_new_tokens": 8.0}                    | max_new_tokens      | point
+{"prompt": "a", "max_new_tokens": "8"}                    | max_new_tokens      | string
+{"prompt": "a", "max_new_tokens": 2, "min_new_tokens": 3} | min_new_tokens      | exceed
+{"prompt": "a", "zero_token_choice": "no_call"}           | zero_token_choice   | max_new_tokens is 0
+{"prompt": "a", "temperature": -0.1}                      | temperature         | at least 0
+{"prompt": "a", "temperature": true}                      | temperature         | boolean
+{"prompt": "a", "temperature": "hot"}                     | temperature         | string
+{"prompt": "a", "temperature": NaN}                       | temperature         | finite
+{"prompt": "a", "top_k": -1}                              | top_k               | at least 0
+{"prompt": "a", "top_k": 5.0}                             | top_k               | point
+{"prompt": "a", "top_p": -0.5}                            | top_p               | at least 0
+{"prompt": "a", "seed": -1}                               | seed                | at least 0
+{"prompt": "a", "seed": 9007199254740992}                 | seed                | outside
+{"prompt": "a", "stop": "x"}                              | stop                | string
+{"prompt": "a", "stop": [""]}                             | stop[0]             | empty
+{"prompt": "a", "stop_token_ids": [3, 3]}                 | stop_token_ids      | twice
+{"prompt": "a", "ignore_eos": 1}                          | ignore_eos          | true or false
+{"prompt": "a", "stream": true}                           | stream              | no such field
+{"prompt": "a", "deadline_ms": 0}                         | deadline_ms         | at least 1
+{"prompt": "a", "seed": 1, "seed": 2}                     | seed                | twice
+[]                                                        | request             | object
+"""
+
+
+@pytest.mark.contract("ENV-2", "ENV-7")
+@pytest.mark.parametrize("row", REFUSED.strip().splitlines())
+def test_a_draft_is_refused_at_its_path_with_the_reason(row: str) -> None:
+    raw, path, word = (part.strip() for part in row.split("|"))
+    with pytest.raises(SchemaViolation) as caught:
+        parse_draft(raw.encode())
+    assert caught.value.path == path
+    assert word in caught.value.reason
+
+
+@pytest.mark.contract("ENV-1", "ENV-7")
+@pytest.mark.parametrize(
+    ("draft", "limit", "maximum"),
+    [
+        ({"top_p": 1.5}, "top_p", 1),
+        ({"temperature": 1001}, "temperature", 1000),
+        ({"max_new_tokens": 2**20 + 2}, "max_new_tokens", 2**20 + 1),
+        ({"logprobs": 21}, "logprobs", 20),
+        ({"stop": ["x"] * 65}, "stop (elements)", 64),
+        ({"stop": ["\u00e9" * 600]}, "stop[0] (bytes)", 1024),
+        ({"choice": 1024}, "choice", 1023),
+    ],
+)
+def test_a_bound_exceeded_names_limit_and_maximum(draft: dict[str, Any], limit: str, maximum: int) -> None:
+    with pytest.raises(LimitExceeded) as caught:
+        draft_from({"prompt": "a", **draft})
+    assert (caught.value.limit, caught.value.maximum) == (limit, maximum)
+
+
+@pytest.mark.contract("ENV-7")
+def test_what_is_not_given_has_its_declared_default() -> None:
+    draft = parse_draft(b'{"prompt":"a"}')
+    assert draft == Draft(prompt="a")
+    assert draft.max_new_tokens == 256
+    assert draft.skip_special_tokens
+    assert (draft.temperature, draft.top_k, draft.top_p, draft.seed, draft.stop) == (None, None, None, None, ())
+
+
+@pytest.mark.contract("ENV-7")
+def test_null_means_not_given_exactly_where_the_default_is_null() -> None:
+    for name, field in Draft.model_fields.items():
+        raw = json.dumps({"prompt": "a"} | {name: None} | ({"token_ids": [1]} if name == "prompt" else {})).encode()
+        if field.default is None:
+            assert getattr(parse_draft(raw), name) is None
+        else:
+            with pytest.raises(SchemaViolation) as caught:
+                parse_draft(raw)
+            assert caught.value.path == name
+
+
+@pytest.mark.contract("ENV-1", "ENV-7")
+def test_a_draft_is_strict_json_too() -> None:
+    with pytest.raises(MalformedJson):
+        parse_draft(b"{'prompt': 'a'}")
+    with pytest.raises(LimitExceeded, match="nesting_depth"):
+        parse_draft(b'{"prompt":' + b"[" * 40)
+
+
+@pytest.mark.contract("ENV-7")
+def test_a_draft_cannot_be_changed() -> None:
+    draft = Draft(prompt="a")
+    with pytest.raises(ValueError, match="frozen"):
+        draft.prompt = "b"

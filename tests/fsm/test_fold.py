@@ -1,0 +1,528 @@
+"""Folding a log: the same state as the live one, and no state at all from a log that was changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from enum import Enum
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from jobs import EOS, Live, call, drawn, request, scores_of, selection
+
+from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, Problem, ReceiptConflict, Terminal
+from decodelog.fsm.events import DecisionMade, Event, OutputCommitted, RequestAdmitted, RequestClosed
+from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.fold import committed, fold, fold_all
+from decodelog.fsm.machine import TABLE
+from decodelog.fsm.state import State
+from decodelog.fsm.states import Status, Suffix, Trigger
+from decodelog.fsm.transition import (
+    CloseRequest,
+    Command,
+    CommitOutput,
+    FailCall,
+    FailRequest,
+    IssueDecision,
+    RebuildLanes,
+    StartAttempt,
+    transition,
+)
+
+# ---- every history: replay equals live -------------------------------------------------------------------------
+
+PIECES = ["", "a", "b", "ab", "ba", "aab", "€", "\N{GRINNING FACE}", "\n"]
+pieces = st.one_of(st.sampled_from(PIECES).map(str.encode), st.sampled_from([b"\xe2\x82", b"\xac", b"\xff"]))
+stops = st.lists(st.sampled_from(["a", "ab", "bab", "aa\n", "€a", "b\N{GRINNING FACE}"]), max_size=3, unique=True)
+choices = st.builds(
+    IssueDecision,
+    st.builds(
+        lambda token, shape: [selection(token), drawn(token), drawn(token, 0.0)][shape],
+        st.integers(EOS, 12),
+        st.integers(0, 2),
+    ),
+    pieces,
+    st.booleans(),
+)
+requests = st.fixed_dictionaries(
+    {
+        "prompt": st.lists(st.integers(0, 9), min_size=1, max_size=3),
+        "max_new": st.integers(1, 8),
+        "context": st.integers(4, 12),
+        "retry_budget": st.integers(0, 2),
+        "eos": st.sets(st.sampled_from([EOS, 3])).map(sorted),
+        "stop": stops,
+        "stop_ids": st.sets(st.sampled_from([3, 4])).map(sorted),
+        "include_stop": st.booleans(),
+        "skip_special": st.booleans(),
+        "order": st.permutations([reason.value for reason in FinishReason]),
+    }
+)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Every command in any order, repeats and crashes included, against one live job."""
+
+    @initialize(options=requests, min_new=st.integers(0, 3))
+    def admit(self, options: dict[str, Any], min_new: int) -> None:
+        self.live = Live.admit(**options, min_new=min(min_new, options["max_new"]))
+        self.decisions: list[IssueDecision] = []
+
+    @property
+    def state(self) -> State:
+        return self.live.state
+
+    def takes(self, trigger: Trigger) -> bool:
+        return (self.state.status, trigger) in TABLE
+
+    def refuse(self, *problems: type[Problem], command: Command) -> None:
+        """The command is refused with one of these, and nothing changes."""
+        before, length = self.state, len(self.live.events)
+        with pytest.raises(problems):
+            self.live.do(command)
+        assert (self.state, len(self.live.events)) == (before, length)
+
+    # ---- what a worker does
+
+    @precondition(lambda self: not self.state.status.terminal)
+    @rule(skipped=st.integers(1, 3))
+    def start_attempt(self, skipped: int) -> None:
+        self.live.attempt(self.state.tenure.fence + skipped)
+
+    @precondition(lambda self: self.takes(Trigger.CALL_COMPLETED))
+    @rule()
+    def complete_call(self) -> None:
+        self.live.do(call(self.state))
+        assert self.state.tenure.failures == 0
+
+    @precondition(lambda self: self.takes(Trigger.CALL_FAILED))
+    @rule()
+    def fail_call(self) -> None:
+        before = self.state
+        self.live.do(FailCall("call_failed", "a fault"))
+        assert self.state.frontier[:4] == before.frontier[:4]
+        spent = before.tenure.failures + 1 > before.spec.retry_budget
+        assert self.state.status is (Status.FAILED if spent else before.status)
+
+    @precondition(lambda self: self.takes(Trigger.LANES_REBUILT))
+    @rule()
+    def rebuild(self) -> None:
+        scores = scores_of(self.state) if self.state.status is Status.PREFILLED else b""
+        self.live.do(RebuildLanes("prefill", self.state.frontier.processed, scores))
+
+    @precondition(lambda self: self.takes(Trigger.DECISION_MADE))
+    @rule(choice=choices)
+    def decide(self, choice: IssueDecision) -> None:
+        self.live.do(choice)
+        self.decisions.append(choice)
+
+    @precondition(lambda self: self.takes(Trigger.OUTPUT_COMMITTED))
+    @rule(named=st.booleans())
+    def commit(self, named: bool) -> None:
+        receipt = self.state.receipt
+        assert receipt is not None
+        self.live.do(CommitOutput(receipt.receipt_id if named else None))
+        assert self.state.last_receipt == receipt.receipt_id
+
+    @precondition(lambda self: not self.state.status.terminal and self.state.status is not Status.DECIDED)
+    @rule(choice=choices)
+    def turn(self, choice: IssueDecision) -> None:
+        first = [] if self.state.status is Status.PREFILLED else [call(self.state)]
+        self.live.do(*first, choice, CommitOutput())
+        self.decisions.append(choice)
+
+    # ---- what comes twice, too late, or from elsewhere
+
+    @precondition(lambda self: self.state.frontier.output)
+    @rule()
+    def commit_again(self) -> None:
+        before, length = self.state, len(self.live.events)
+        assert self.live.do(CommitOutput(self.state.last_receipt)).events == ()
+        assert (self.state, len(self.live.events)) == (before, length)
+
+    @rule(offered=st.binary(min_size=32, max_size=32))
+    def commit_another(self, offered: bytes) -> None:
+        self.refuse(ReceiptConflict, IllegalTransition, Terminal, command=CommitOutput(offered))
+
+    @precondition(lambda self: not self.state.status.terminal)
+    @rule()
+    def start_attempt_again(self) -> None:
+        self.refuse(BrokenInvariant, command=StartAttempt(self.state.tenure.fence, "worker"))
+
+    @rule(choice=choices)
+    def anything_that_the_table_does_not_take(self, choice: IssueDecision) -> None:
+        commands = {
+            Trigger.CALL_COMPLETED: call(self.state),
+            Trigger.CALL_FAILED: FailCall("call_failed"),
+            Trigger.LANES_REBUILT: RebuildLanes("prefill", 0),
+            Trigger.DECISION_MADE: choice,
+            Trigger.OUTPUT_COMMITTED: CommitOutput(),
+            Trigger.REQUEST_CLOSED: CloseRequest(FinishReason.CANCELLED),
+            Trigger.REQUEST_FAILED: FailRequest("cause"),
+            Trigger.ATTEMPT_STARTED: StartAttempt(100, "worker"),
+        }
+        assert set(commands) == set(Trigger)
+        for trigger, command in commands.items():
+            if not self.takes(trigger):
+                self.refuse(Terminal if self.state.status.terminal else IllegalTransition, command=command)
+
+    @precondition(lambda self: not self.state.status.terminal)
+    @rule(reason=st.sampled_from([reason for reason in FinishReason if reason.value not in ("cancelled", "timeout")]))
+    def close_for_a_reason_that_does_not_hold(self, reason: FinishReason) -> None:
+        self.refuse(BrokenInvariant, command=CloseRequest(reason))
+
+    @precondition(lambda self: not self.state.status.terminal and len(self.live.events) > 12)
+    @rule(reason=st.sampled_from([FinishReason.CANCELLED, FinishReason.TIMEOUT]))
+    def interrupt(self, reason: FinishReason) -> None:
+        output = self.state.frontier.output
+        self.live.do(CloseRequest(reason))
+        assert self.state.frontier.output == output
+
+    @precondition(lambda self: not self.state.status.terminal and len(self.live.events) > 12)
+    @rule()
+    def give_up(self) -> None:
+        self.live.do(FailRequest("artifact_gone", "detail"))
+
+    @rule()
+    def crash(self) -> None:
+        """Everything but the log is lost, and is what it was."""
+        restored = fold_all(self.live.events)
+        assert restored == self.state
+        self.live.states[-1] = restored
+
+    # ---- what always holds
+
+    @invariant()
+    def replay_equals_live_at_every_length(self) -> None:
+        replayed = list(accumulate(self.live.events, fold, initial=None))[1:]
+        assert replayed == self.live.states
+        assert self.live.state.digest() == replayed[-1].digest()
+
+    @invariant()
+    def the_frontiers_balance(self) -> None:
+        prompt, output, processed, unprocessed, suffix = self.state.frontier
+        status = self.state.status
+        assert processed + unprocessed == prompt + output
+        if status in (Status.PREFILLED, Status.DECIDED):
+            assert (unprocessed, suffix) == (0, Suffix.EMPTY)
+        elif status.terminal:
+            assert suffix is (Suffix.CLOSED_UNPROCESSED if unprocessed else Suffix.EMPTY)
+        else:
+            assert (unprocessed, suffix) == (prompt if status is Status.ADMITTED else 1, Suffix.PENDING_NEXT_CALL)
+
+    @invariant()
+    def only_some_states_hold_a_receipt_a_score_row_or_an_ending(self) -> None:
+        status = self.state.status
+        assert (self.state.receipt is not None) == (status is Status.DECIDED)
+        assert bool(self.state.scores) == (status in (Status.PREFILLED, Status.DECIDED))
+        assert (self.state.ending is not None) == status.terminal
+
+    @invariant()
+    def the_text_is_one_decode_cut_at_the_first_stop(self) -> None:
+        transcript, spec = self.live.transcript, self.state.spec
+        output = self.state.frontier.output
+        data, cut, stopped = whole_text(self.decisions[:output], spec)
+        if cut is not None:
+            data = data[:cut]
+        text = data.decode("utf-8", "replace")
+        if self.state.status.terminal:
+            assert transcript.text == text
+        else:
+            assert text.startswith(transcript.text)
+            assert not stopped
+        triggers = self.state.due if self.state.ending is not None and self.state.ending.finish is not None else ()
+        assert (FinishReason.STOP_STRING in triggers) == (stopped is not None)
+        assert stopped in (None, output)
+
+    @invariant()
+    def a_stream_from_any_sequence_is_exactly_the_rest(self) -> None:
+        transcript = self.live.transcript
+        text, emissions = transcript.text, transcript.emissions
+        assert "".join(emission.text for emission in emissions) == text
+        assert [e.token for e in emissions if e.token is not None] == transcript.token_ids
+        for start in range(1, transcript.sequence + 2):
+            rest = [emission for emission in emissions if emission.sequence >= start]
+            seen = rest[0].characters if rest else len(text)
+            assert "".join(emission.text for emission in rest) == text[seen:]
+            assert all(emission.sequence < start for emission in emissions[: len(emissions) - len(rest)])
+
+
+def whole_text(decisions: list[IssueDecision], spec: Any) -> tuple[bytes, int | None, int | None]:
+    """By plain search over the whole: the visible bytes, where they are cut, and at which output a stop completed.
+
+    The stop that ends first counts, of these the longest; it counts from output number min_new_tokens on. A hidden
+    token is not visible, and is a stop where it equals one.
+    """
+    data = b""
+    stops = spec.matcher.stops
+    for output, choice in enumerate(decisions, 1):
+        armed = output >= spec.min_new_tokens
+        if choice.hidden and spec.skip_special:
+            if armed and choice.piece in stops:
+                return data, len(data), output
+            continue
+        before, data = len(data), data + choice.piece
+        for end in range(before + 1, len(data) + 1) if armed else ():
+            ends = [len(stop) for stop in stops if data[:end].endswith(stop)]
+            if ends:
+                return data, end if spec.include_stop else end - max(ends), output
+    return data, None, None
+
+
+AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestAnyHistory = pytest.mark.contract("FSM-3", "FSM-4", "FSM-5", "FSM-7", "FSM-9", "FSM-10", "OUT-2", "OUT-7")(
+    AnyHistory.TestCase
+)
+
+
+# ---- a changed log ---------------------------------------------------------------------------------------------
+
+
+def eventful(end: Command) -> list[Event]:
+    """A log with every event and with something in every field, in which a commit follows everything but its end."""
+    live = Live.admit(stop=["ab"], retry_budget=2)
+    live.attempt()
+    live.do(FailCall("call_failed", "a fault"))
+    live.do(call(live.state), IssueDecision(drawn(50), b"xa", False, 1), CommitOutput())
+    live.attempt(5)
+    live.do(RebuildLanes("prefill", live.state.frontier.processed))
+    live.do(call(live.state))
+    live.do(RebuildLanes("reexecute", 2, scores_of(live.state)))
+    live.do(IssueDecision(selection(51), b"a", True))
+    live.attempt(9)
+    live.do(CommitOutput())
+    live.do(end)
+    return live.events
+
+
+LOGS = {"closed": eventful(CloseRequest(FinishReason.TIMEOUT)), "failed": eventful(FailRequest("artifact_gone", "why"))}
+
+# What no state depends on: only the chain of the log, and the fence that its appends carry, can witness these.
+REPORTED = {
+    ("attempt.started", "fence"),
+    ("attempt.started", "worker"),
+    ("attempt.started", "facts"),
+    ("lanes.rebuilt", "form"),
+    ("lanes.rebuilt", "tokens"),
+    ("call.failed", "cause"),
+    ("call.failed", "detail"),
+    ("request.failed", "cause"),
+    ("request.failed", "detail"),
+}
+
+
+def others(value: Any) -> Iterator[Any]:
+    """Values of the same type that differ from `value` in one place."""
+    match value:
+        case bool():
+            yield not value
+        case Enum():
+            yield from (member for member in type(value) if member is not value)
+        case int():
+            yield from (value + 1, value - 1)
+        case float():
+            yield from (math.nextafter(value, math.inf), math.nextafter(value, -math.inf))
+        case str():
+            yield from (value + "x", value[1:])
+        case bytes():
+            for place in {0, len(value) // 2, len(value) - 1} if value else ():
+                yield value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :]
+            yield from (value + b"\0", value[:-1]) if value else (b"\0",)
+        case None:
+            yield 0.5
+        case tuple() if hasattr(value, "_fields"):
+            for name in value._fields:
+                yield from (value._replace(**{name: other}) for other in others(getattr(value, name)))
+        case tuple():
+            for place, item in enumerate(value):
+                yield from ((*value[:place], other, *value[place + 1 :]) for other in others(item))
+            yield from (value[:-1], (*value, *value[-1:])) if value else ()
+        case _ if dataclasses.is_dataclass(value):
+            for field in dataclasses.fields(value):
+                changes = others(getattr(value, field.name))
+                yield from (dataclasses.replace(value, **{field.name: other}) for other in changes)  # type: ignore[type-var]
+
+
+def tampered(log: list[Event]) -> Iterator[tuple[int, str, list[Event]]]:
+    """The log with one field of one event changed, once for each change: the event's index, the field, the log."""
+    for index, event in enumerate(log):
+        for field in dataclasses.fields(event):
+            for other in others(getattr(event, field.name)):
+                changed = dataclasses.replace(event, **{field.name: other})
+                yield index, field.name, [*log[:index], changed, *log[index + 1 :]]
+
+
+@pytest.mark.contract("FSM-5", "FSM-6", "LOG-3")
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+def test_a_log_with_any_field_of_any_event_changed_does_not_fold(log: list[Event]) -> None:
+    whole = fold_all(log)
+    unnoticed = set()
+    for index, field, changed in tampered(log):
+        try:
+            state = fold_all(changed)
+        except Problem:
+            continue
+        unnoticed.add((log[index].tag, field))
+        assert (log[index].tag, field) in REPORTED, changed[index]
+        assert state.digest() == whole.digest()
+    assert unnoticed == {(tag, field) for tag, field in REPORTED if tag in {event.tag for event in log}}
+
+
+@pytest.mark.contract("FSM-5", "LOG-3")
+def test_the_changed_logs_have_every_kind_of_event_and_every_field() -> None:
+    seen = {event.tag for log in LOGS.values() for event in log}
+    assert seen == {RequestAdmitted.tag, *(trigger.value for trigger in Trigger)}
+    fields = {(log[index].tag, field) for log in LOGS.values() for index, field, _ in tampered(log)}
+    assert fields == {(e.tag, f.name) for log in LOGS.values() for e in log for f in dataclasses.fields(e)}
+
+
+@pytest.mark.contract("FSM-4", "LOG-3")
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+def test_a_log_with_an_event_dropped_doubled_or_swapped_does_not_fold_to_the_same_state(log: list[Event]) -> None:
+    reports = ("attempt.started", "call.failed", "lanes.rebuilt")
+    for index, event in enumerate(log):
+        dropped, doubled = [*log[:index], *log[index + 1 :]], [*log[: index + 1], *log[index:]]
+        for changed in (dropped, doubled):
+            if event is log[-1] and changed is dropped:
+                assert not fold_all(changed).status.terminal
+            elif event.tag in reports:
+                assert folded(changed) != fold_all(log)
+            else:
+                with pytest.raises(Problem):
+                    fold_all(changed)
+        if index + 1 < len(log):
+            swapped = [*log[:index], log[index + 1], event, *log[index + 2 :]]
+            if {event.tag, log[index + 1].tag} - set(reports):
+                with pytest.raises(Problem):
+                    fold_all(swapped)
+
+
+def folded(log: list[Event]) -> State | None:
+    try:
+        return fold_all(log)
+    except Problem:
+        return None
+
+
+# ---- how a log begins, and what may not follow -----------------------------------------------------------------
+
+
+@pytest.mark.contract("FSM-4")
+def test_a_log_begins_with_its_admission_and_has_only_one() -> None:
+    log = LOGS["closed"]
+    with pytest.raises(BrokenInvariant, match="begins with attempt.started"):
+        fold(None, log[1])
+    with pytest.raises(BrokenInvariant, match="request.admitted cannot follow"):
+        fold_all([log[0], log[0]])
+    with pytest.raises(BrokenInvariant, match="without events"):
+        fold_all([])
+
+
+@pytest.mark.contract("ENV-4")
+def test_an_admission_that_is_not_in_canonical_form_is_refused() -> None:
+    with pytest.raises(BrokenInvariant, match="ENV-4"):
+        fold(None, RequestAdmitted("job-1", request() + b"\n"))
+
+
+@pytest.mark.contract("FSM-1", "FSM-9")
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+def test_no_event_follows_the_end(log: list[Event]) -> None:
+    ended = fold_all(log)
+    for event in log[1:]:
+        with pytest.raises(IllegalTransition):
+            fold(ended, event)
+
+
+@pytest.mark.contract("FSM-1")
+def test_an_event_that_the_state_does_not_take_is_refused_and_names_both() -> None:
+    live = Live.admit()
+    live.do(call(live.state), IssueDecision(drawn(50), b"x"))
+    with pytest.raises(IllegalTransition, match="DECIDED does not take decision.made"):
+        fold(live.state, live.events[-1])
+    with pytest.raises(IllegalTransition, match="PREFILLED does not take output.committed"):
+        fold(live.states[-2], OutputCommitted(1, committed(live.state).digest()))
+
+
+@pytest.mark.contract("FSM-7")
+def test_nothing_is_computed_after_a_finish_reason_has_fallen_due() -> None:
+    live = Live.admit(stop_ids=[9])
+    due = live.turn(9).states[-2]
+    assert due.due == (FinishReason.STOP_TOKEN,)
+    for command in (call(due), FailCall("call_failed"), RebuildLanes("prefill", 3)):
+        with pytest.raises(BrokenInvariant, match="stop_token is due"):
+            transition(due, command)
+
+
+@pytest.mark.contract("FSM-10")
+def test_nothing_but_the_failure_follows_a_spent_retry_budget() -> None:
+    live = Live.admit(retry_budget=0)
+    spent = live.do(FailCall("call_failed")).states[0]
+    for command in (call(spent), FailCall("call_failed")):
+        with pytest.raises(BrokenInvariant, match="retry budget is spent"):
+            transition(spent, command)
+
+
+@pytest.mark.contract("FSM-7")
+@pytest.mark.parametrize(
+    ("reason", "triggers"),
+    [
+        ("length", ["length"]),
+        ("stop_token", ["stop_token"]),
+        ("eos", ["stop_token", "eos"]),
+        ("stop_token", ["eos", "stop_token"]),
+        ("stop_token", ["stop_token", "eos", "length"]),
+        ("stop_token", []),
+        ("eos", ["eos"]),
+        ("timeout", ["cancelled", "timeout", "stop_token", "eos"]),
+    ],
+)
+def test_an_end_for_other_reasons_than_the_ones_that_hold_is_refused(reason: str, triggers: list[str]) -> None:
+    live = Live.admit(stop_ids=[EOS])
+    due = live.turn(EOS).states[-2]
+    assert due.due == (FinishReason.STOP_TOKEN, FinishReason.EOS)
+    fold(due, RequestClosed(due.due[0], due.due))
+    with pytest.raises(BrokenInvariant, match="FSM-7"):
+        fold(due, RequestClosed(FinishReason(reason), tuple(map(FinishReason, triggers))))
+
+
+@pytest.mark.contract("FSM-3")
+@pytest.mark.parametrize("tokens", [-1, 4])
+def test_a_rebuild_of_more_than_was_processed_is_refused(tokens: int) -> None:
+    live = Live.admit()
+    live.turn(50)
+    assert live.state.frontier.processed == 3
+    with pytest.raises(BrokenInvariant, match="cannot rebuild"):
+        transition(live.state, RebuildLanes("prefill", tokens))
+
+
+@pytest.mark.contract("FSM-3", "FSM-5")
+def test_a_rebuild_brings_a_score_row_exactly_where_one_was_lost() -> None:
+    live = Live.admit()
+    live.turn(50)
+    with pytest.raises(BrokenInvariant, match="score row"):
+        transition(live.state, RebuildLanes("prefill", 3, b"s" * 32))
+    live.do(call(live.state))
+    with pytest.raises(BrokenInvariant, match="score row"):
+        transition(live.state, RebuildLanes("prefill", 4))
+    before = live.state
+    live.do(RebuildLanes("prefill", 4, b"s" * 32))
+    assert live.state.scores == b"s" * 32
+    assert live.state.digest() != before.digest()
+    assert live.state.tenure.recomputed == 4
+
+
+@pytest.mark.contract("FSM-5")
+def test_a_receipt_is_adopted_only_by_the_state_that_issued_it() -> None:
+    live = Live.admit()
+    live.do(call(live.state))
+    elsewhere = Live.admit("job-2")
+    elsewhere.do(call(elsewhere.state), IssueDecision(drawn(50), b"x"))
+    receipt = elsewhere.state.receipt
+    assert receipt is not None
+    with pytest.raises(BrokenInvariant, match="not this state's"):
+        fold(live.state, DecisionMade(receipt))

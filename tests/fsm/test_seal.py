@@ -1,0 +1,299 @@
+"""Sealing: a draft, the facts of a model and a process, and nothing else, make one envelope."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from envelope_examples import FACTS, PLAIN_FACTS, RUNTIME, full
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodelog.fsm.admission import Capability
+from decodelog.fsm.artifact import ArtifactFacts
+from decodelog.fsm.draft import draft_from
+from decodelog.fsm.envelope import Envelope, admit, admitted, first_difference
+from decodelog.fsm.errors import LimitExceeded, NotAdmissible, SchemaViolation
+from decodelog.fsm.limits import CONTEXT_TOKENS_MAX
+from decodelog.fsm.seal import seal
+
+EVERYTHING: frozenset[Capability] = frozenset(
+    ("repair_call", "token_alignment", "span_alignment", "echo_prompt", "prompt_logprobs", "consumer_cancel")
+)
+
+
+class ByteText:
+    """One id a byte, 1 before every plain text; a template of angle brackets."""
+
+    def __init__(self, bos: tuple[int, ...] = (1,)) -> None:
+        self.bos = bos
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [*(self.bos if add_special_tokens else ()), *text.encode()]
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+
+
+def sealed(
+    draft: dict[str, Any],
+    facts: ArtifactFacts = FACTS,
+    fresh_seed: int = 99,
+    text: ByteText | None = None,
+    capabilities: frozenset[Capability] = EVERYTHING,
+) -> Envelope:
+    return seal(draft_from(draft), facts, RUNTIME, text or ByteText(), fresh_seed, capabilities)
+
+
+# flags | family and transforms
+MEANINGS = """
+{}                                               | greedy
+{"temperature": 0}                               | greedy
+{"temperature": 0.0}                             | greedy
+{"temperature": -0.0}                            | greedy
+{"temperature": 0, "top_k": 5, "top_p": 0.5}     | greedy
+{"top_k": 0}                                     | greedy
+{"top_p": 1}                                     | greedy
+{"top_k": 0, "top_p": 1.0}                       | greedy
+{"seed": 3}                                      | greedy
+{"temperature": 1}                               | sample temperature=1.0
+{"temperature": 5e-324}                          | sample temperature=5e-324
+{"temperature": 0.7}                             | sample temperature=0.7
+{"temperature": 0.7, "top_k": 0, "top_p": 1}     | sample temperature=0.7
+{"temperature": 0.7, "top_p": 0}                 | sample temperature=0.7 top_p=0.0
+{"temperature": 0.7, "top_k": 1}                 | sample temperature=0.7 top_k=1
+{"temperature": 0.7, "top_k": 2097152}           | sample temperature=0.7 top_k=2097152
+{"top_k": 40}                                    | sample temperature=1.0 top_k=40
+{"top_p": 0.9}                                   | sample temperature=1.0 top_p=0.9
+{"top_p": 0.9, "top_k": 40, "temperature": 2}    | sample temperature=2.0 top_k=40 top_p=0.9
+"""
+
+
+@pytest.mark.contract("ENV-7", "POL-3")
+@pytest.mark.parametrize("row", MEANINGS.strip().splitlines())
+def test_sampling_flags_have_one_declared_meaning(row: str) -> None:
+    flags, meaning = (part.strip() for part in row.split("|"))
+    policy = sealed({"prompt": "ab", **eval(flags)}).policy
+    values = [[*entry.model_dump().values()] for entry in policy.transforms]
+    assert " ".join([policy.family, *(f"{kind}={value}" for kind, value in values)]) == meaning
+
+
+@pytest.mark.contract("ENV-7", "POL-5")
+def test_a_seed_is_drawn_only_where_none_is_given_and_the_policy_samples() -> None:
+    assert sealed({"prompt": "a"}, fresh_seed=5).identity == sealed({"prompt": "a"}, fresh_seed=6).identity
+    assert sealed({"prompt": "a"}).rng.seed == 0
+    assert sealed({"prompt": "a", "temperature": 1}, fresh_seed=5).rng.seed == 5
+    assert sealed({"prompt": "a", "temperature": 1, "seed": 0}, fresh_seed=5).rng.seed == 0
+    assert sealed({"prompt": "a", "temperature": 1, "seed": 7}, fresh_seed=5).rng.seed == 7
+    assert sealed({"prompt": "a", "seed": 7}, fresh_seed=5).rng.seed == 7
+
+
+@pytest.mark.contract("ENV-7")
+def test_a_prompt_gets_the_tokenizers_special_tokens_and_a_chat_those_of_its_template() -> None:
+    text = sealed({"prompt": "hi"}).prompt
+    assert (text.token_ids, text.source.kind) == ((1, *b"hi"), "text")
+    chat = sealed({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}).prompt
+    assert (bytes(chat.token_ids), chat.source.kind) == (b"<system>s<user>u<assistant>", "chat")
+    ids = sealed({"token_ids": [7, 8]}).prompt
+    assert (ids.token_ids, ids.attention_mask, ids.source.kind) == ((7, 8), (1, 1), "tokens")
+
+
+@pytest.mark.contract("ENV-7")
+def test_hashes_special_ids_and_runtime_come_from_the_facts() -> None:
+    envelope = sealed({"prompt": "a"})
+    assert envelope.artifact.checkpoint_sha256 == FACTS.checkpoint_sha256
+    assert envelope.text_interface.eos_ids == envelope.termination.eos_ids == (2, 7)
+    assert envelope.position_visibility.context_tokens_max == FACTS.context_tokens_max
+    assert envelope.runtime.cache.abi == FACTS.cache_abi
+    assert sealed({"prompt": "a"}, PLAIN_FACTS).text_interface.bos_id is None
+    endless = dataclasses.replace(FACTS, context_tokens_max=10 * CONTEXT_TOKENS_MAX)
+    assert sealed({"prompt": "a"}, endless).position_visibility.context_tokens_max == CONTEXT_TOKENS_MAX
+
+
+@pytest.mark.contract("ENV-7", "ENV-9")
+@pytest.mark.parametrize(
+    ("compatibility", "device", "revision"),
+    [("exact", "cpu", "torch 2.13.0"), ("any_revision", "cpu", None), ("any_device", None, None)],
+)
+def test_facts_that_the_compatibility_class_leaves_open_are_not_in_the_identity(
+    compatibility: str, device: str | None, revision: str | None
+) -> None:
+    draft = draft_from({"prompt": "a", "compatibility": compatibility})
+    here = seal(draft, FACTS, RUNTIME, ByteText(), 0)
+    assert (here.runtime.device_class, here.runtime.framework_revision) == (device, revision)
+    upgraded = seal(draft, FACTS, dataclasses.replace(RUNTIME, framework_revision="torch 3"), ByteText(), 0)
+    assert (here.identity == upgraded.identity) == (revision is None)
+    moved = seal(draft, FACTS, dataclasses.replace(RUNTIME, device_class="cuda"), ByteText(), 0)
+    assert (here.identity == moved.identity) == (device is None)
+
+
+@pytest.mark.contract("ENV-7", "FSM-8")
+def test_budgets_are_sealed_as_declared() -> None:
+    assert sealed({"prompt": "a"}).termination.max_new_tokens == 256
+    unbounded = sealed({"prompt": "a", "max_new_tokens": "until_context"}).termination
+    assert unbounded.max_new_tokens > FACTS.context_tokens_max
+    assert unbounded.zero_token_choice is None
+    assert sealed({"prompt": "a", "max_new_tokens": 0}).termination.zero_token_choice == "no_call"
+    prefill = {"prompt": "a", "max_new_tokens": 0, "zero_token_choice": "prefill_only", "prompt_logprobs": 1}
+    envelope = sealed(prefill)
+    assert envelope.termination.zero_token_choice == "prefill_only"
+    assert [extra.top for extra in envelope.output.extras] == [1]
+
+
+@pytest.mark.contract("ENV-7")
+def test_every_flag_reaches_its_field() -> None:
+    flags = {
+        "max_new_tokens": 9,
+        "min_new_tokens": 3,
+        "temperature": 0.5,
+        "seed": 11,
+        "choice": 2,
+        "rng_algorithm": "splitmix64",
+        "logprobs": 4,
+        "stop": ["b", "a"],
+        "stop_token_ids": [9, 4],
+        "ignore_eos": True,
+        "deadline_ms": 1000,
+        "include_stop": True,
+        "skip_special_tokens": False,
+        "echo_prompt": True,
+        "alignment": "span",
+        "final_cache": "repaired",
+        "consumer_policy": "cancel",
+        "batch_width": 4,
+        "retry_budget": 0,
+    }
+    envelope = sealed({"prompt": "a", **flags})
+    end, out = envelope.termination, envelope.output
+    assert (end.max_new_tokens, end.min_new_tokens, end.ignore_eos, end.deadline_ms) == (9, 3, True, 1000)
+    assert (end.stop_strings, end.stop_token_ids) == (("b", "a"), (4, 9))
+    assert (envelope.rng.seed, envelope.rng.choice, envelope.rng.algorithm) == (11, 2, "splitmix64")
+    assert (out.include_stop, out.skip_special_tokens, out.echo_prompt) == (True, False, True)
+    assert (out.alignment, out.final_cache, out.consumer_policy) == ("span", "repaired", "cancel")
+    assert (envelope.policy.logprobs_top, envelope.runtime.batch_width, envelope.runtime.retry_budget) == (4, 4, 0)
+    default = sealed({"prompt": "a"})
+    for name, value in flags.items():
+        needed = {"seed": 1, "temperature": 1} if name in ("seed", "temperature") else {}
+        assert first_difference(default, sealed({"prompt": "a", **needed, name: value})), name
+
+
+@pytest.mark.contract("ENV-6", "ENV-7")
+@pytest.mark.parametrize(
+    ("draft", "facts", "text", "check"),
+    [
+        ({"prompt": "a"}, FACTS, ByteText(()), None),
+        ({"prompt": "x" * 64}, FACTS, ByteText(), "prompt_beyond_context"),
+        ({"prompt": "x" * 63}, FACTS, ByteText(), None),
+        ({"prompt": "a", "max_new_tokens": 100_000}, FACTS, ByteText(), None),
+        ({"token_ids": [300]}, FACTS, ByteText(), "prompt_ids_in_vocabulary"),
+        ({"prompt": "a", "stop_token_ids": [300]}, FACTS, ByteText(), "stop_ids_in_vocabulary"),
+    ],
+)
+def test_only_what_can_run_is_sealed(
+    draft: dict[str, Any], facts: ArtifactFacts, text: ByteText, check: str | None
+) -> None:
+    if check is None:
+        assert sealed(draft, facts, text=text)
+    else:
+        with pytest.raises(NotAdmissible) as caught:
+            sealed(draft, facts, text=text)
+        assert caught.value.check == check
+
+
+@pytest.mark.contract("ENV-6", "ENV-7")
+def test_a_text_without_tokens_is_refused_for_that_request_alone() -> None:
+    class Mute(ByteText):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return []
+
+    with pytest.raises(NotAdmissible) as caught:
+        sealed({"prompt": " "}, text=Mute())
+    assert caught.value.check == "prompt_empty"
+
+
+@pytest.mark.contract("ENV-7")
+def test_a_chat_for_a_model_without_template_is_refused() -> None:
+    with pytest.raises(SchemaViolation, match="template") as caught:
+        sealed({"messages": [{"role": "user", "content": "a"}]}, PLAIN_FACTS)
+    assert caught.value.path == "messages"
+
+
+@pytest.mark.contract("ENV-1", "ENV-7")
+def test_a_prompt_is_never_cut() -> None:
+    class Endless(ByteText):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            return [5] * (2**18 + 1)
+
+    with pytest.raises(LimitExceeded, match=r"prompt\.token_ids"):
+        sealed({"prompt": "a"}, text=Endless())
+
+
+@pytest.mark.contract("ENV-6")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"final_cache": "repaired"},
+        {"alignment": "token"},
+        {"alignment": "span"},
+        {"echo_prompt": True},
+        {"consumer_policy": "cancel"},
+        {"prompt_logprobs": 0},
+    ],
+)
+def test_a_promise_is_sealed_only_where_the_program_keeps_it(flags: dict[str, Any]) -> None:
+    assert sealed({"prompt": "a", **flags})
+    with pytest.raises(NotAdmissible, match="does not offer"):
+        sealed({"prompt": "a", **flags}, capabilities=frozenset())
+
+
+@pytest.mark.contract("ENV-4", "ENV-7")
+@given(
+    prompt=st.text(min_size=1, max_size=12),
+    seed=st.integers(0, 2**53 - 1),
+    temperature=st.floats(0, 1000),
+    stop=st.lists(st.text(min_size=1, max_size=5), max_size=4),
+)
+def test_equal_drafts_have_one_identity_and_their_bytes_are_admitted(
+    prompt: str, seed: int, temperature: float, stop: list[str]
+) -> None:
+    draft = {"prompt": prompt, "seed": seed, "temperature": temperature, "stop": stop}
+    envelope = sealed(draft, fresh_seed=1)
+    assert envelope.identity == sealed(dict(reversed(draft.items())), fresh_seed=2).identity
+    assert admit(envelope.canonical_bytes()) == envelope
+
+
+@pytest.mark.contract("ENV-7")
+def test_one_request_through_draft_or_envelope_has_one_identity() -> None:
+    draft = {
+        "token_ids": full()["prompt"]["token_ids"],
+        "max_new_tokens": 16,
+        "min_new_tokens": 2,
+        "temperature": 0.8,
+        "top_k": 50,
+        "top_p": 0.95,
+        "seed": 42,
+        "choice": 1,
+        "logprobs": 2,
+        "prompt_logprobs": 3,
+        "stop": full()["termination"]["stop_strings"],
+        "stop_token_ids": [9, 5],
+        "deadline_ms": 60000,
+        "include_stop": True,
+        "batch_width": 8,
+        "compatibility": "exact",
+    }
+    assert first_difference(sealed(draft), admitted(full())) == "prompt.source.kind"
+
+
+def test_sealing_a_prompt_of_four_thousand_tokens_takes_milliseconds() -> None:
+    facts = dataclasses.replace(FACTS, context_tokens_max=8192)
+    draft = draft_from({"token_ids": [index % 300 for index in range(4096)]})
+    spent = []
+    for _ in range(5):
+        start = time.process_time()
+        assert seal(draft, facts, RUNTIME, ByteText(), 0).identity
+        spent.append(time.process_time() - start)
+    assert min(spent) < 0.010

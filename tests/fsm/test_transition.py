@@ -1,0 +1,491 @@
+"""What each state makes of each command: events, nothing, or a typed rejection that changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from itertools import product
+from typing import get_args
+
+import pytest
+from jobs import Live, call, decision, scores_of, selection
+
+from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, Problem, ReceiptConflict, Terminal
+from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.fold import fold
+from decodelog.fsm.machine import target
+from decodelog.fsm.receipt import Receipt
+from decodelog.fsm.state import NO_RECEIPT, State
+from decodelog.fsm.states import Status, Trigger
+from decodelog.fsm.transition import (
+    CloseRequest,
+    Command,
+    CommitOutput,
+    CompleteCall,
+    FailCall,
+    FailRequest,
+    IssueDecision,
+    RebuildLanes,
+    StartAttempt,
+    transition,
+    transitions,
+)
+
+# ---- the situations and the commands that the tables name ------------------------------------------------------
+
+
+def admitted() -> Live:
+    live = Live.admit(retry_budget=1, stop_ids=[9])
+    live.attempt()
+    return live
+
+
+def prefilled() -> Live:
+    live = admitted()
+    live.turn(50)
+    live.do(call(live.state))
+    return live
+
+
+def decided(token: int = 51) -> Live:
+    live = prefilled()
+    live.do(decision(token))
+    return live
+
+
+def pending() -> Live:
+    live = prefilled()
+    live.turn(51)
+    return live
+
+
+def spent() -> Live:
+    live = pending()
+    live.do(FailCall("call_failed", "first"))
+    return live
+
+
+def closed() -> Live:
+    live = prefilled()
+    live.turn(9)
+    return live
+
+
+def cancelled() -> Live:
+    live = decided()
+    live.do(CloseRequest(FinishReason.CANCELLED))
+    return live
+
+
+def failed() -> Live:
+    live = pending()
+    live.do(FailRequest("non_finite_scores", "a row"))
+    return live
+
+
+def no_call() -> Live:
+    return Live.admit(max_new=0, zero="no_call")
+
+
+def prefill_only() -> Live:
+    return Live.admit(max_new=0, zero="prefill_only")
+
+
+def zero_prefilled() -> Live:
+    live = prefill_only()
+    live.do(call(live.state))
+    return live
+
+
+STATES: dict[str, Callable[[], Live]] = {
+    "ADMITTED": admitted,
+    "PREFILLED": prefilled,
+    "DECIDED": decided,
+    "PENDING": pending,
+    "CLOSED": closed,
+    "FAILED": failed,
+}
+SITUATIONS: dict[str, Callable[[], Live]] = {
+    "FRESH": lambda: Live.admit(),
+    "LAST": lambda: decided(9),
+    "SPENT": spent,
+    "CANCELLED": cancelled,
+    "NO_CALL": no_call,
+    "PREFILL_ONLY": prefill_only,
+    "ZERO_PREFILLED": zero_prefilled,
+}
+
+
+def held(state: State) -> bytes:
+    return state.receipt.receipt_id if state.receipt is not None else state.last_receipt
+
+
+COMMANDS: dict[str, Callable[[State], Command]] = {
+    "start": lambda state: StartAttempt(2, "worker-2"),
+    "start_again": lambda state: StartAttempt(state.tenure.fence, "worker-1"),
+    "call": call,
+    "call_short": lambda state: CompleteCall(state.frontier.unprocessed - 1, state.frontier.processed, scores_of(state)),
+    "fail": lambda state: FailCall("call_failed", "detail"),
+    "rebuild": lambda state: RebuildLanes(
+        "prefill", state.frontier.processed, scores_of(state) if state.status is Status.PREFILLED else b""
+    ),
+    "decide": lambda state: decision(60),
+    "commit": lambda state: CommitOutput(),
+    "commit_held": lambda state: CommitOutput(held(state)),
+    "commit_other": lambda state: CommitOutput(b"\x07" * 32),
+    "commit_zeros": lambda state: CommitOutput(NO_RECEIPT),
+    "cancel": lambda state: CloseRequest(FinishReason.CANCELLED),
+    "time_out": lambda state: CloseRequest(FinishReason.TIMEOUT),
+    "close_length": lambda state: CloseRequest(FinishReason.LENGTH),
+    "close_eos": lambda state: CloseRequest(FinishReason.EOS),
+    "give_up": lambda state: FailRequest("artifact_gone", "detail"),
+}
+
+TABLE = """
+ADMITTED   start         -> attempt.started
+ADMITTED   start_again   !! broken_invariant
+ADMITTED   call          -> call.completed
+ADMITTED   call_short    !! broken_invariant
+ADMITTED   fail          -> call.failed
+ADMITTED   rebuild       !! illegal_transition
+ADMITTED   decide        !! illegal_transition
+ADMITTED   commit        !! illegal_transition
+ADMITTED   commit_held   !! illegal_transition
+ADMITTED   commit_other  !! illegal_transition
+ADMITTED   commit_zeros  !! illegal_transition
+ADMITTED   cancel        -> request.closed
+ADMITTED   time_out      -> request.closed
+ADMITTED   close_length  !! broken_invariant
+ADMITTED   close_eos     !! broken_invariant
+ADMITTED   give_up       -> request.failed
+
+PREFILLED  start         -> attempt.started
+PREFILLED  start_again   !! broken_invariant
+PREFILLED  call          !! illegal_transition
+PREFILLED  call_short    !! illegal_transition
+PREFILLED  fail          -> call.failed
+PREFILLED  rebuild       -> lanes.rebuilt
+PREFILLED  decide        -> decision.made
+PREFILLED  commit        !! illegal_transition
+PREFILLED  commit_held   -> nothing
+PREFILLED  commit_other  !! receipt_conflict
+PREFILLED  commit_zeros  !! receipt_conflict
+PREFILLED  cancel        -> request.closed
+PREFILLED  time_out      -> request.closed
+PREFILLED  close_length  !! broken_invariant
+PREFILLED  close_eos     !! broken_invariant
+PREFILLED  give_up       -> request.failed
+
+DECIDED    start         -> attempt.started
+DECIDED    start_again   !! broken_invariant
+DECIDED    call          !! illegal_transition
+DECIDED    call_short    !! illegal_transition
+DECIDED    fail          !! illegal_transition
+DECIDED    rebuild       !! illegal_transition
+DECIDED    decide        !! illegal_transition
+DECIDED    commit        -> output.committed
+DECIDED    commit_held   -> output.committed
+DECIDED    commit_other  !! receipt_conflict
+DECIDED    commit_zeros  !! receipt_conflict
+DECIDED    cancel        -> request.closed
+DECIDED    time_out      -> request.closed
+DECIDED    close_length  !! broken_invariant
+DECIDED    close_eos     !! broken_invariant
+DECIDED    give_up       -> request.failed
+
+PENDING    start         -> attempt.started
+PENDING    start_again   !! broken_invariant
+PENDING    call          -> call.completed
+PENDING    call_short    !! broken_invariant
+PENDING    fail          -> call.failed
+PENDING    rebuild       -> lanes.rebuilt
+PENDING    decide        !! illegal_transition
+PENDING    commit        !! illegal_transition
+PENDING    commit_held   -> nothing
+PENDING    commit_other  !! receipt_conflict
+PENDING    commit_zeros  !! receipt_conflict
+PENDING    cancel        -> request.closed
+PENDING    time_out      -> request.closed
+PENDING    close_length  !! broken_invariant
+PENDING    close_eos     !! broken_invariant
+PENDING    give_up       -> request.failed
+
+CLOSED     start         !! terminal
+CLOSED     start_again   !! terminal
+CLOSED     call          !! terminal
+CLOSED     call_short    !! terminal
+CLOSED     fail          !! terminal
+CLOSED     rebuild       !! terminal
+CLOSED     decide        !! terminal
+CLOSED     commit        !! terminal
+CLOSED     commit_held   -> nothing
+CLOSED     commit_other  !! terminal
+CLOSED     commit_zeros  !! terminal
+CLOSED     cancel        !! terminal
+CLOSED     time_out      !! terminal
+CLOSED     close_length  !! terminal
+CLOSED     close_eos     !! terminal
+CLOSED     give_up       !! terminal
+
+FAILED     start         !! terminal
+FAILED     start_again   !! terminal
+FAILED     call          !! terminal
+FAILED     call_short    !! terminal
+FAILED     fail          !! terminal
+FAILED     rebuild       !! terminal
+FAILED     decide        !! terminal
+FAILED     commit        !! terminal
+FAILED     commit_held   -> nothing
+FAILED     commit_other  !! terminal
+FAILED     commit_zeros  !! terminal
+FAILED     cancel        !! terminal
+FAILED     time_out      !! terminal
+FAILED     close_length  !! terminal
+FAILED     close_eos     !! terminal
+FAILED     give_up       !! terminal
+"""
+
+# What one state makes of a command can depend on what the request asked for and on what came before.
+SPECIAL = """
+FRESH           start         -> attempt.started
+FRESH           start_again   !! broken_invariant
+FRESH           call          -> call.completed
+FRESH           commit_zeros  !! illegal_transition
+
+LAST            commit        -> output.committed, request.closed
+LAST            commit_held   -> output.committed, request.closed
+LAST            commit_other  !! receipt_conflict
+LAST            cancel        -> request.closed
+LAST            close_eos     !! broken_invariant
+
+SPENT           fail          -> call.failed, request.failed
+SPENT           call          -> call.completed
+SPENT           start         -> attempt.started
+SPENT           rebuild       -> lanes.rebuilt
+
+CANCELLED       commit        !! terminal
+CANCELLED       commit_held   -> nothing
+CANCELLED       decide        !! terminal
+CANCELLED       cancel        !! terminal
+
+NO_CALL         start         -> attempt.started
+NO_CALL         call          !! broken_invariant
+NO_CALL         fail          !! broken_invariant
+NO_CALL         close_length  -> request.closed
+NO_CALL         close_eos     !! broken_invariant
+NO_CALL         cancel        -> request.closed
+
+PREFILL_ONLY    close_length  !! broken_invariant
+PREFILL_ONLY    call          -> call.completed
+PREFILL_ONLY    fail          -> call.failed
+PREFILL_ONLY    cancel        -> request.closed
+
+ZERO_PREFILLED  decide        !! broken_invariant
+ZERO_PREFILLED  rebuild       !! broken_invariant
+ZERO_PREFILLED  close_length  -> request.closed
+ZERO_PREFILLED  time_out      -> request.closed
+"""
+
+ROW = re.compile(r"^(\w+) +(\w+) +(->|!!) +(.+)$")
+
+
+def rows(table: str) -> list[tuple[str, str, str, str]]:
+    found = []
+    for line in filter(None, table.splitlines()):
+        assert (parts := ROW.match(line)), line
+        found.append(parts.groups())
+    return found  # type: ignore[return-value]
+
+
+@pytest.mark.contract("FSM-1", "FSM-5", "FSM-7", "FSM-8", "FSM-9", "FSM-10")
+@pytest.mark.parametrize(("situation", "name", "arrow", "outcome"), [*rows(TABLE), *rows(SPECIAL)])
+def test_each_state_makes_of_each_command_what_the_table_says(situation, name, arrow, outcome):
+    live = {**STATES, **SITUATIONS}[situation]()
+    state, command = live.state, COMMANDS[name](live.state)
+    before = copy.deepcopy(state)
+    if arrow == "!!":
+        with pytest.raises(Problem) as caught:
+            transition(state, command)
+        assert caught.value.code == outcome
+        assert str(caught.value)
+    else:
+        proposal = transition(state, command)
+        tags = [event.tag for event in proposal.events]
+        assert ", ".join(tags) == outcome.replace("nothing", "")
+        status, after = state.status, state
+        for event, proposed in zip(proposal.events, proposal.states, strict=True):
+            status, after = target(status, Trigger(event.tag)), fold(after, event)
+            assert (after, after.status) == (proposed, status)
+        assert proposal.state == after
+    assert state == before
+
+
+@pytest.mark.contract("FSM-1")
+def test_the_table_has_every_state_with_every_command_once() -> None:
+    pairs = [(state, command) for state, command, _, _ in rows(TABLE)]
+    assert sorted(pairs) == sorted(product((status.value for status in Status), COMMANDS))
+    assert all(make().state.status.value == name for name, make in STATES.items())
+    special = [(situation, command) for situation, command, _, _ in rows(SPECIAL)]
+    assert {situation for situation, _ in special} == set(SITUATIONS)
+    assert len(special) == len(set(special))
+
+
+@pytest.mark.contract("FSM-1")
+def test_every_kind_of_command_and_every_trigger_is_in_the_table() -> None:
+    assert {type(make(pending().state)) for make in COMMANDS.values()} == set(get_args(Command))
+    told = {tag for _, _, arrow, outcome in rows(TABLE) if arrow == "->" for tag in outcome.split(", ")}
+    assert told - {"nothing"} == {trigger.value for trigger in Trigger}
+
+
+# ---- what the rejections say ----------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("FSM-5")
+def test_another_receipt_for_a_decided_step_is_a_conflict_that_names_both() -> None:
+    for live, step in ((decided(), 1), (pending(), 1), (prefilled(), 0)):
+        with pytest.raises(ReceiptConflict) as caught:
+            transition(live.state, CommitOutput(b"\x07" * 32))
+        conflict = caught.value
+        assert (conflict.step, conflict.held, conflict.offered) == (step, held(live.state).hex(), "07" * 32)
+
+
+@pytest.mark.contract("FSM-5")
+def test_the_same_receipt_again_is_nothing_and_gives_the_recorded_outcome() -> None:
+    live = decided(9)
+    assert isinstance(live.state.receipt, Receipt)
+    commit = CommitOutput(live.state.receipt.receipt_id)
+    first = live.do(commit)
+    for _ in range(3):
+        again = live.do(commit)
+        assert (again.events, again.states, again.state) == ((), (), first.state)
+    assert live.state.frontier.output == 2
+    assert live.state.ending is not None
+    assert live.state.ending.finish is FinishReason.STOP_TOKEN
+
+
+@pytest.mark.contract("FSM-9")
+def test_what_comes_after_the_end_is_told_how_the_job_ended() -> None:
+    for live, state, reason in (
+        (closed(), "CLOSED", "stop_token"),
+        (cancelled(), "CLOSED", "cancelled"),
+        (failed(), "FAILED", "non_finite_scores"),
+    ):
+        for command in (call(live.state), CloseRequest(FinishReason.CANCELLED), CommitOutput(b"\x07" * 32)):
+            with pytest.raises(Terminal) as caught:
+                transition(live.state, command)
+            assert (caught.value.state, caught.value.reason) == (state, reason)
+
+
+@pytest.mark.contract("FSM-1")
+def test_an_illegal_trigger_is_named_with_the_state_it_met() -> None:
+    with pytest.raises(IllegalTransition) as caught:
+        transition(decided().state, decision(60))
+    assert (caught.value.state, caught.value.trigger) == ("DECIDED", "decision.made")
+
+
+# ---- cancel is ordered with commits ---------------------------------------------------------------------------
+
+
+@pytest.mark.contract("FSM-9")
+@pytest.mark.parametrize("make", [admitted, prefilled, decided, pending], ids=lambda make: make.__name__)
+def test_a_cancel_closes_with_exactly_the_tokens_committed_before_it(make: Callable[[], Live]) -> None:
+    live = make()
+    tokens = live.transcript.token_ids
+    output = live.state.frontier.output
+    live.do(CloseRequest(FinishReason.CANCELLED))
+    assert live.transcript.token_ids == tokens
+    assert live.state.frontier.output == output == len(tokens)
+    assert live.state.receipt is None
+    assert live.transcript.text == "".join(f"<{token}>" for token in tokens)
+
+
+# ---- retry budget ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("FSM-10")
+@pytest.mark.parametrize("budget", [0, 1, 3])
+@pytest.mark.parametrize("make", [Live.admit, None], ids=["prefill", "decode"])
+def test_failed_calls_move_nothing_until_the_budget_is_spent_and_then_fail_the_job_with_their_cause(budget, make):
+    live = Live.admit(retry_budget=budget)
+    if make is None:
+        live.turn(50)
+    before = live.state
+    for failures in range(1, budget + 1):
+        assert [event.tag for event in live.do(FailCall("call_failed", f"try {failures}")).events] == ["call.failed"]
+        assert live.state.tenure.failures == failures
+        assert (live.state.status, live.state.frontier, live.state.scores) == (before.status, before.frontier, b"")
+        assert live.state.digest() == before.digest()
+    live.do(FailCall("roster_incomplete", "the last straw"))
+    assert live.state.status is Status.FAILED
+    assert live.state.ending == (None, "roster_incomplete", "the last straw")
+    assert live.state.frontier.output == before.frontier.output
+    assert live.state.frontier.processed == before.frontier.processed
+
+
+@pytest.mark.contract("FSM-10")
+def test_only_a_call_that_succeeds_refills_the_budget() -> None:
+    live = Live.admit(retry_budget=2)
+    live.attempt()
+    for step in range(4):
+        live.do(FailCall("call_failed"))
+        live.do(FailCall("call_failed"))
+        live.attempt(step + 2)
+        if step:
+            live.do(RebuildLanes("prefill", live.state.frontier.processed))
+        assert live.state.tenure.failures == 2
+        live.do(call(live.state))
+        assert live.state.tenure.failures == 0
+        live.do(decision(50 + step), CommitOutput())
+    live.do(FailCall("call_failed"), FailCall("call_failed"), FailCall("session_closed"))
+    assert live.state.ending is not None
+    assert live.state.ending.cause == "session_closed"
+
+
+@pytest.mark.contract("FSM-10")
+def test_a_numeric_fault_fails_the_job_alone_and_commits_no_token() -> None:
+    live = pending()
+    output = live.state.frontier.output
+    live.do(FailCall("non_finite_scores"), FailRequest("non_finite_scores", "a NaN"))
+    assert (live.state.status, live.state.frontier.output) == (Status.FAILED, output)
+    assert live.state.scores == b""
+
+
+# ---- several commands as one proposal -------------------------------------------------------------------------
+
+
+@pytest.mark.contract("FSM-2")
+def test_one_append_carries_the_four_facts_as_four_events() -> None:
+    live = pending()
+    proposal = live.turn(9)
+    assert [event.tag for event in proposal.events] == [
+        "call.completed",
+        "decision.made",
+        "output.committed",
+        "request.closed",
+    ]
+    assert [state.status.value for state in proposal.states] == ["PREFILLED", "DECIDED", "PENDING", "CLOSED"]
+
+
+@pytest.mark.contract("FSM-2", "FSM-9")
+def test_commands_after_the_one_that_ends_the_job_are_left_out() -> None:
+    state = decided(9).state
+    proposal = transitions(state, [CommitOutput(), call(state), decision(60), CommitOutput()])
+    assert [event.tag for event in proposal.events] == ["output.committed", "request.closed"]
+    assert transitions(state, []).events == ()
+
+
+@pytest.mark.contract("FSM-2")
+def test_a_rejected_command_rejects_the_whole_proposal() -> None:
+    live = pending()
+    state, events = live.state, list(live.events)
+    with pytest.raises(IllegalTransition):
+        live.do(call(state), decision(60), decision(61))
+    assert (live.state, live.events) == (state, events)
+
+
+@pytest.mark.contract("FSM-5")
+@pytest.mark.parametrize("token", [-1, 2**32])
+def test_a_selection_that_no_receipt_can_hold_is_a_typed_error(token: int) -> None:
+    with pytest.raises(BrokenInvariant, match="does not fit"):
+        transition(prefilled().state, IssueDecision(selection(token), b""))

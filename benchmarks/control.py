@@ -11,7 +11,7 @@ import peer_eventsourcing
 from databases import MEMORY, Postgres, folder, sqlite_url, store_at
 from jobs import seconds, tokens_per_second
 from measuring import Figures, median_ratio, medians, take_turns
-from scripted import scripted_model
+from scripted import one_thread, scripted_model
 
 ALONE = 1
 MANY = 64
@@ -27,7 +27,8 @@ def control(rounds: int, note: Callable[[str], None]) -> Figures:
         postgres = Postgres(directory / "postgres")
         try:
             note(f"{rounds} rounds of our stores, DBOS and eventsourcing")
-            turns = take_turns(sides(directory, postgres), rounds)
+            with one_thread():
+                turns = take_turns(sides(directory, postgres), rounds)
         finally:
             postgres.close()
     figures = medians(turns)

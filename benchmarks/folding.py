@@ -10,7 +10,7 @@ from databases import folder, sqlite_url, store_at
 from eventsourcing.application import Application
 from jobs import admit, engine_of, run_out, seconds
 from measuring import Figures, median_ratio, medians, take_turns
-from scripted import scripted_model
+from scripted import one_thread, scripted_model
 
 from decodelog.fsm.ports import Store
 from decodelog.fsm.transcript import Transcript
@@ -25,7 +25,7 @@ def folding(rounds: int, note: Callable[[str], None]) -> Figures:
     Our side reads the appends, verifies the hash chain, decodes, folds (which issues every receipt and digest again and
     compares them) and builds the transcript. Theirs is `repository.get`: read, decode, apply.
     """
-    with folder() as directory, store_at(sqlite_url(directory, "fold")) as store:
+    with one_thread(), folder() as directory, store_at(sqlite_url(directory, "fold")) as store:
         note(f"writing a job of {TOKENS} tokens, and aggregates with as many events")
         (job,) = admit(store, scripted_model(), 1, TOKENS, sampled=True)
         with engine_of(store, scripted_model(), [job]) as engine:

@@ -9,7 +9,7 @@ from statistics import mean, median
 from databases import MEMORY, folder, sqlite_url, store_at
 from jobs import PROMPT, admit, engine_of
 from measuring import Figures, median_ratio, medians
-from scripted import scripted_model
+from scripted import one_thread, scripted_model
 
 EARLY, LATE, WINDOW = 100, 8000, 200
 
@@ -22,7 +22,7 @@ def position(rounds: int, note: Callable[[str], None]) -> Figures:
     turns: dict[str, list[float]] = {}
     for number in range(rounds):
         note(f"round {number + 1} of {rounds}: {LATE + WINDOW // 2} tokens in memory, and as many in SQLite")
-        with folder() as directory:
+        with one_thread(), folder() as directory:
             for kind, url in (("memory", MEMORY), ("sqlite", sqlite_url(directory, "position"))):
                 times = turn_times(url)
                 for place, name in ((EARLY, "early"), (LATE, "late")):

@@ -1,17 +1,28 @@
-"""The scripted model of the control-plane measurements."""
+"""The scripted model of the control-plane measurements: 258 tokens, random rows that are looked up."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
-from decodelog.runtime.model import Model
+import torch
+
+from decodelog.runtime.models.script import Script, ScriptedConfig
+from decodelog.runtime.models.scripted import ScriptedModel
 
 
 @cache
-def scripted_model() -> Model:
-    import sys
+def scripted_model() -> ScriptedModel:
+    return ScriptedModel(ScriptedConfig(script=Script(seed=1)))
 
-    sys.path.insert(0, "/tmp/bench")
-    import stub
 
-    return stub.Model()
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on one thread: rows of 258 scores are too small to share out, and waiting threads would only spin."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

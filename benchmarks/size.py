@@ -7,7 +7,7 @@ from collections.abc import Callable
 from databases import file_bytes, folder, sqlite_url, store_at
 from jobs import admit, engine_of, run_out
 from measuring import Figures
-from scripted import scripted_model
+from scripted import one_thread, scripted_model
 
 TOKENS = 4096
 MANY = 64
@@ -16,7 +16,8 @@ MANY = 64
 def size(rounds: int, note: Callable[[str], None]) -> Figures:
     """Bytes a token of sampled jobs: one of 4,096 tokens, and 64 side by side of 64 each. Nothing here is timed."""
     note(f"writing {TOKENS} tokens of one job, and of {MANY} jobs side by side")
-    alone, together = bytes_per_token(1), bytes_per_token(MANY)
+    with one_thread():
+        alone, together = bytes_per_token(1), bytes_per_token(MANY)
     return {"bytes_per_token": max(alone, together), "bytes_per_token_1": alone, "bytes_per_token_64": together}
 
 

@@ -464,7 +464,7 @@ class UnsupportedDatabase(Rejected):
 @dataclass(eq=False)
 class DatabaseUnavailable(Transient):
     code = "database_unavailable"
-    says = "{database} does not answer: {reason}; nothing was changed: see to the database and try again"
+    says = "{database} does not answer: {reason}; see to it and try again: what it already took is not taken twice"
     database: str
     reason: str
 
@@ -551,3 +551,13 @@ class ConflictingFlags(Rejected):
     says = "{flags} cannot be used together; {advice}"
     flags: str
     advice: str
+
+
+@dataclass(eq=False)
+class ChildFailed(Transient):
+    """A process that this one started ended by itself, and not well."""
+
+    code = "child_failed"
+    says = "process {pid} ended before its work did ({reason}); run `decodelog doctor`, and try again"
+    pid: int
+    reason: str

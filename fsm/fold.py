@@ -8,7 +8,6 @@ BrokenInvariant or an IllegalTransition, never a different state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from .errors import BrokenInvariant
@@ -36,6 +35,13 @@ from .states import Status, Trigger
 
 SCORES_BYTES = 32
 
+# An enum finds its members by way of Python code; the fold asks for some of these a dozen times a token.
+ADMITTED, PREFILLED = Status.ADMITTED, Status.PREFILLED
+ATTEMPT_STARTED, LANES_REBUILT = Trigger.ATTEMPT_STARTED, Trigger.LANES_REBUILT
+CALL_COMPLETED, CALL_FAILED = Trigger.CALL_COMPLETED, Trigger.CALL_FAILED
+DECISION_MADE, OUTPUT_COMMITTED = Trigger.DECISION_MADE, Trigger.OUTPUT_COMMITTED
+REQUEST_CLOSED, REQUEST_FAILED = Trigger.REQUEST_CLOSED, Trigger.REQUEST_FAILED
+
 
 def fold(state: State | None, event: Event) -> State:
     """The state after `event`; `None` before the first. Pure: equal arguments give equal states."""
@@ -62,7 +68,7 @@ def admitted(event: RequestAdmitted) -> State:
     spec = Spec.seal(event.job, event.envelope)
     return State(
         spec=spec,
-        status=Status.ADMITTED,
+        status=ADMITTED,
         tenure=Tenure(),
         frontier=Frontier.admitted(len(spec.prompt)),
         horizon=Horizon(),
@@ -76,26 +82,26 @@ def admitted(event: RequestAdmitted) -> State:
 
 
 def attempt_started(state: State, event: AttemptStarted) -> State:
-    status = target(state.status, Trigger.ATTEMPT_STARTED)
+    status = target(state.status, ATTEMPT_STARTED)
     tenure = state.tenure
     if event.fence <= tenure.fence:
         raise BrokenInvariant(clause="LOG-7", reason=f"fence {event.fence} follows fence {tenure.fence}")
-    return replace(
-        state, status=status, tenure=tenure._replace(attempt=tenure.attempt + 1, fence=event.fence), delta=""
+    return state._replace(
+        status=status, tenure=tenure._replace(attempt=tenure.attempt + 1, fence=event.fence), delta=""
     )
 
 
 def lanes_rebuilt(state: State, event: LanesRebuilt) -> State:
-    status = advanced(state, Trigger.LANES_REBUILT)
+    status = advanced(state, LANES_REBUILT)
     if not 0 <= event.tokens <= state.frontier.processed:
         raise BrokenInvariant(clause="FSM-3", reason=f"{event.tokens} tokens cannot rebuild {state.frontier}")
-    check_scores(event.scores, wanted=status is Status.PREFILLED)
+    check_scores(event.scores, wanted=status is PREFILLED)
     tenure = state.tenure._replace(recomputed=state.tenure.recomputed + event.tokens)
-    return replace(state, status=status, tenure=tenure, scores=event.scores, delta="")
+    return state._replace(status=status, tenure=tenure, scores=event.scores, delta="")
 
 
 def call_completed(state: State, event: CallCompleted) -> State:
-    status = advanced(state, Trigger.CALL_COMPLETED)
+    status = advanced(state, CALL_COMPLETED)
     frontier = state.frontier.after_call(event.tokens, event.lanes)
     check_scores(event.scores, wanted=True)
     tenure = state.tenure if not state.tenure.failures else state.tenure._replace(failures=0)
@@ -121,9 +127,9 @@ def check_scores(scores: bytes, wanted: bool) -> None:
 
 
 def call_failed(state: State, event: CallFailed) -> State:
-    status = advanced(state, Trigger.CALL_FAILED)
+    status = advanced(state, CALL_FAILED)
     tenure = state.tenure._replace(failures=state.tenure.failures + 1)
-    return replace(state, status=status, tenure=tenure, delta="")
+    return state._replace(status=status, tenure=tenure, delta="")
 
 
 def decision_made(state: State, event: DecisionMade) -> State:
@@ -137,7 +143,7 @@ def decision_made(state: State, event: DecisionMade) -> State:
 
 def issued(state: State, selection: Selection, piece: bytes, hidden: bool, branch: int) -> Receipt:
     """The receipt of one decision on the state's score row; a state that has none to consume is refused."""
-    advanced(state, Trigger.DECISION_MADE)
+    advanced(state, DECISION_MADE)
     prior, step = state.digest(), state.frontier.output
     return issue(state.spec.binding, step, branch, prior, state.scores, selection, piece, hidden)
 
@@ -146,7 +152,7 @@ def decided(state: State, receipt: Receipt) -> State:
     """Hold the receipt that this very state issued."""
     return State(
         state.spec,
-        target(state.status, Trigger.DECISION_MADE),
+        target(state.status, DECISION_MADE),
         state.tenure,
         state.frontier,
         state.horizon,
@@ -168,7 +174,7 @@ def output_committed(state: State, event: OutputCommitted) -> State:
 
 def committed(state: State) -> State:
     """Consume the issued receipt: a pure function of (state, receipt), so a crash before it draws nothing again."""
-    status = target(state.status, Trigger.OUTPUT_COMMITTED)
+    status = target(state.status, OUTPUT_COMMITTED)
     receipt, spec = state.receipt, state.spec
     if receipt is None:
         raise BrokenInvariant(clause="FSM-5", reason="a DECIDED state holds no receipt")
@@ -186,7 +192,7 @@ def committed(state: State) -> State:
 
 
 def request_closed(state: State, event: RequestClosed) -> State:
-    status = target(state.status, Trigger.REQUEST_CLOSED)
+    status = target(state.status, REQUEST_CLOSED)
     held = FROM_OUTSIDE.intersection(event.triggers).union(due_reasons(state))
     due = rank(held, state.spec.finish_order)
     if not due or event.triggers != due or event.reason is not due[0]:
@@ -196,15 +202,14 @@ def request_closed(state: State, event: RequestClosed) -> State:
 
 
 def request_failed(state: State, event: RequestFailed) -> State:
-    status = target(state.status, Trigger.REQUEST_FAILED)
+    status = target(state.status, REQUEST_FAILED)
     return ended(state, status, Ending(None, event.cause, event.detail), state.due)
 
 
 def ended(state: State, status: Status, ending: Ending, due: tuple[FinishReason, ...]) -> State:
     """Flush what the horizon still holds: no later token can complete a stop, so all of it is text."""
     horizon, delta = flush(state.horizon)
-    return replace(
-        state,
+    return state._replace(
         status=status,
         frontier=state.frontier.after_close(),
         horizon=horizon,

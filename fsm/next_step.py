@@ -19,15 +19,21 @@ class Step(StrEnum):
     NOTHING = "nothing"  # it has ended
 
 
+_OWED = {
+    Status.ADMITTED: Step.CALL,
+    Status.PREFILLED: Step.DECIDE,
+    Status.DECIDED: Step.COMMIT,
+    Status.PENDING: Step.CALL,
+}
+
+
 def next_step(state: State) -> Step:
     """FSM-8's typed choice included: no output asked for closes before any call, or after the prefill."""
-    if state.status.terminal:
+    if state.ending is not None:
         return Step.NOTHING
-    if close_reason(state) is not None:
+    if due_reasons(state):
         return Step.CLOSE
-    if state.status is Status.DECIDED:
-        return Step.COMMIT
-    return Step.DECIDE if state.status is Status.PREFILLED else Step.CALL
+    return _OWED[state.status]
 
 
 def close_reason(state: State) -> FinishReason | None:

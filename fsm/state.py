@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -14,10 +13,10 @@ from .receipt import Receipt
 from .spec import Spec
 from .states import Status, Suffix
 
-_STATUS = {status: bytes([index]) for index, status in enumerate(Status)}
-_SUFFIX = {suffix: bytes([index]) for index, suffix in enumerate(Suffix)}
-_REASON = {reason: bytes([index]) for index, reason in enumerate(FinishReason)}
-_FRONTIER = struct.Struct("<QQQQ")
+_STATUS = {status: index for index, status in enumerate(Status)}
+_SUFFIX = {suffix: index for index, suffix in enumerate(Suffix)}
+_REASON = {reason: index for index, reason in enumerate(FinishReason)}
+_PLACE = struct.Struct("<BBQQQQ")
 
 NO_RECEIPT = bytes(32)
 
@@ -44,8 +43,7 @@ class Ending(NamedTuple):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """Where a job stands after an event. Its size does not depend on how many tokens came before.
 
     spec          what the sealed request asks for
@@ -75,19 +73,11 @@ class State:
 
     def digest(self) -> bytes:
         """SHA-256 over the request identity and every field that a later decision or commit can depend on."""
-        frontier = self.frontier
+        spec, status, _, frontier, horizon, receipt, last_receipt, scores, _, due, _ = self
+        prompt, output, processed, unprocessed, suffix = frontier
+        place = _PLACE.pack(_STATUS[status], _SUFFIX[suffix], prompt, output, processed, unprocessed)
+        held = receipt.receipt_id if receipt is not None else b""
+        reasons = bytes([_REASON[reason] for reason in due]) if due else b""
         return sha256(
-            b"".join(
-                (
-                    self.spec.binding,
-                    _STATUS[self.status],
-                    _FRONTIER.pack(*frontier[:4]),
-                    _SUFFIX[frontier.suffix],
-                    self.last_receipt,
-                    self.receipt.receipt_id if self.receipt is not None else b"",
-                    self.scores,
-                    self.horizon.digest_bytes(),
-                    *[_REASON[reason] for reason in self.due],
-                )
-            )
+            b"".join((spec.binding, place, last_receipt, held, scores, horizon.digest_bytes(), reasons))
         ).digest()

@@ -20,7 +20,10 @@ class Status(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        return self is Status.CLOSED or self is Status.FAILED
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({Status.CLOSED, Status.FAILED})
 
 
 class Trigger(StrEnum):

@@ -116,7 +116,7 @@ class Session:
     # ---- the call ------------------------------------------------------------------------------------------------
 
     def prepare(self, calls: Sequence[Prefill | Decode]) -> Ticket:
-        """Compute the calls' rows and scores without changing logical state.
+        """Compute the rows and scores of at least one call without changing logical state.
 
         Errors, before anything is computed: SessionClosed, SessionMismatch (a parameter changed), ForeignLane,
         EmptyPrompt, PromptTooLong, PrefillNeedsEmptyLane, DecodeNeedsPrefill, LaneFull, TokenOutOfRange.
@@ -124,6 +124,8 @@ class Session:
         """
         self._check_open()
         self._check_revisions()
+        if not calls:
+            raise ValueError("a call has at least one row")
         if len({id(call.lane) for call in calls}) < len(calls):
             raise ForeignLane(calls[0].lane.request, "or of a mate is named twice in one call")
         for call in calls:

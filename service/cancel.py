@@ -5,14 +5,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..fsm.errors import LostTenure
 from ..fsm.finish import FinishReason
 from ..fsm.ports import Command, Store
 from ..fsm.transition import CloseRequest
-from ..runtime.job import Job
 from .incarnation import dead_workers
+
+if TYPE_CHECKING:
+    from ..runtime.job import Job
 
 POLL_S = 0.02
 LEASE_MS = 10_000
@@ -45,6 +47,8 @@ def cancel(
         if (outcome := store.outcome(command.command_id)) is not None:
             return Cancelled(job, outcome, outcome == FinishReason.CANCELLED)
         for claim in store.claim(worker, LEASE_MS, 1, [job], dead=dead_workers(store.owners())):
+            from ..runtime.job import Job  # with torch, which only a job without a live owner needs here
+
             ended = _close(store, Job.load(store, claim), worker)
             store.settle(command.command_id, ended.outcome)
             return ended

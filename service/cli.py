@@ -22,6 +22,7 @@ app = typer.Typer(
     help=SUMMARY,
     epilog=EPILOG,
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -70,7 +71,7 @@ def decodelog(
 def main() -> None:
     """The console script."""
     terminal.use_utf8()
-    app()
+    app(prog_name="decodelog")
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def takes_draft(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [*flags, *(other.replace(kind=inspect.Parameter.KEYWORD_ONLY) for other in others)]
     with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
-    with_flags.__doc__ = command.__doc__
+    with_flags.__name__, with_flags.__doc__ = command.__name__, command.__doc__
     return with_flags
 
 

@@ -51,7 +51,9 @@ class Commands(TyperGroup):
         except UsageError as error:
             if not as_json:
                 raise
-            report({"code": "wrong_use", "message": error.format_message()}, as_json)
+            command = error.ctx.command_path if error.ctx is not None else "decodelog"
+            message = f"{error.format_message().rstrip('.')}; see `{command} --help`"
+            report({"code": "wrong_use", "message": message}, as_json)
             raise typer.Exit(REFUSED) from error
         except BrokenPipeError as error:
             terminal.abandon_stdout()

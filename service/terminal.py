@@ -46,6 +46,11 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     console.print(table, overflow="ignore", crop=False)
 
 
+def write_styled(text: str, style: str) -> None:
+    """Data with a look, where standard output is a terminal."""
+    Console(highlight=False).print(text, style=style, markup=False, end="", soft_wrap=True)
+
+
 def say(text: str, style: str | None = None) -> None:
     """A notice for people."""
     Console(stderr=True, highlight=False).print(text, style=style, markup=False, soft_wrap=True)
@@ -67,10 +72,6 @@ def progress(text: str, shown: bool = True) -> Iterator[Progress]:
         return
     with console.status(text) as status:
         yield lambda text: status.update(text)
-
-
-def stdout_is_terminal() -> bool:
-    return sys.stdout.isatty()
 
 
 def use_utf8() -> None:

@@ -49,8 +49,8 @@ class Database:
         self.url = url
         self.name = url.render_as_string(hide_password=True)
         self.sqlite = url.get_backend_name() == "sqlite"
-        self._engine = sqlite_engine(url, busy_timeout_ms) if self.sqlite else postgres_engine(url, busy_timeout_ms)
-        self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        engines = sqlite_engines if self.sqlite else postgres_engines
+        self._single, self._transactions = engines(url, busy_timeout_ms)
 
     @contextmanager
     def single(self) -> Iterator[Connection]:
@@ -65,15 +65,23 @@ class Database:
         SQLite takes the write lock at its start: a transaction that turns to writing later is refused at once, however
         long the timeout, where another one has written meanwhile.
         """
-        with self.translated(), self._engine.begin() as connection:
+        with self.translated(), self._transactions.begin() as connection:
             yield connection
+
+    @contextmanager
+    def long_read(self) -> Iterator[Connection]:
+        """A connection for one statement whose rows are fetched as they are needed; it keeps no one from writing."""
+        with self.single() if self.sqlite else self.transaction() as connection:
+            yield connection.execution_options(yield_per=1000)
 
     @contextmanager
     def translated(self) -> Iterator[None]:
         """Turn the drivers' errors into this program's."""
         try:
             yield
-        except (exc.SQLAlchemyError, sqlite3.Error, psycopg.Error) as error:
+        except (exc.DBAPIError, exc.TimeoutError, sqlite3.Error, psycopg.Error) as error:
+            if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
+                self.close()  # the other connections are as lost, and are made anew
             raise self._problem(error) from error
 
     def now_ms(self) -> ColumnElement[int]:
@@ -83,7 +91,9 @@ class Database:
         return cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
     def close(self) -> None:
-        self._engine.dispose()
+        """Close the connections; later use makes new ones."""
+        self._single.dispose()
+        self._transactions.dispose()
 
     def _problem(self, error: Exception) -> Problem:
         cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
@@ -114,8 +124,11 @@ class Database:
         return DatabaseFault(self.name, reason)
 
 
-def sqlite_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    """Write-ahead log, a sync for every commit, and the driver's own transactions off."""
+def sqlite_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
+    """One engine for single statements and one for transactions, over the same connections.
+
+    Write-ahead log, a sync for every commit, and the driver's own way of beginning transactions off.
+    """
     engine = create_engine(url)
 
     @event.listens_for(engine, "connect")
@@ -128,26 +141,30 @@ def sqlite_engine(url: URL, busy_timeout_ms: int) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        if not connection.get_execution_options().get("single"):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    return engine
+    return engine.execution_options(single=True), engine
 
 
-def postgres_engine(url: URL, busy_timeout_ms: int) -> Engine:
-    """The same patience with locks as SQLite has, and every integer sent as a bigint."""
-    engine = create_engine(url)
+def postgres_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
+    """One engine for single statements and one for transactions, each with connections of its own.
 
-    @event.listens_for(engine, "connect")
+    Locks are waited for as patiently as in SQLite.
+    """
+    single = create_engine(url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None)
+    transactions = create_engine(url)
+
     def connect(connection: psycopg.Connection[Any], record: object) -> None:
-        # By default the type follows the values, and the server would plan a statement anew as sequences grow.
+        # Every integer is a bigint: where the type follows the value, statements are planned anew as sequences grow.
         connection.adapters.register_dumper(int, Int8Dumper)
         connection.adapters.register_dumper(int, Int8BinaryDumper)
-        connection.autocommit = True
         connection.execute(f"SET lock_timeout = {busy_timeout_ms:d}")
-        connection.autocommit = False
+        connection.commit()
 
-    return engine
+    for engine in (single, transactions):
+        event.listen(engine, "connect", connect)
+    return single, transactions
 
 
 @contextmanager

@@ -101,8 +101,8 @@ class DatabaseLog:
         if job is not None:
             self.row(job)
             query = query.where(jobs.c.job == job)
-        with self._database.single() as connection:
-            rows = connection.execution_options(yield_per=1000).execute(query)
+        with self._database.long_read() as connection:
+            rows = connection.execute(query)
             for (name, sequence, chain, fence), group in groupby(rows, key=lambda row: row[:4]):
                 stored = [Stored._make(row[4:]) for row in group if row[4] is not None]
                 yield StoredLog(name, Head(sequence, chain), fence, stored)

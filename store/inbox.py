@@ -25,9 +25,10 @@ class DatabaseInbox:
             if job_id is None:
                 raise UnknownJob(command.job)
             values = {"command_id": command.command_id, "job_id": job_id, "kind": command.kind}
+            values |= {"posted_ms": self._database.now_ms()}
             try:
                 with connection.begin_nested():
-                    connection.execute(insert(inbox).values(values, posted_ms=self._database.now_ms()))
+                    connection.execute(insert(inbox).values(values))
             except IntegrityError:
                 return False
         return True

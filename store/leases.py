@@ -30,7 +30,12 @@ class DatabaseLeases:
     ) -> list[Claim]:
         now_ms = self._database.now_ms()
         free = or_(table.c.owner.is_(None), table.c.lease_until_ms <= now_ms, table.c.owner.in_(dead))
-        query = select(table.c.id).where(LIVE, free, *among(jobs), table.c.job.not_in(exclude)).order_by(table.c.id).limit(limit)
+        query = (
+            select(table.c.id)
+            .where(LIVE, free, *among(jobs), table.c.job.not_in(exclude))
+            .order_by(table.c.id)
+            .limit(limit)
+        )
         with self._database.transaction() as connection:
             # Rows that another worker is claiming at this moment are skipped, not waited for.
             chosen = list(connection.scalars(query.with_for_update(skip_locked=True)))

@@ -159,7 +159,8 @@ class MemoryStore:
 
     def refusals(self, job: str) -> list[Refusal]:
         with self._lock:
-            return [refused for refused in self._refusals if refused.job == self._held(job).job]
+            held = self._held(job)
+            return [refused for refused in self._refusals if refused.job == held.job]
 
     def logs(self, job: str | None = None) -> Iterator[StoredLog]:
         with self._lock:

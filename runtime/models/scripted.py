@@ -1,17 +1,8 @@
 """A model whose score rows are written down: an instrument that drives every case of output, fault and load.
 
-The vocabulary is the 256 bytes, `<|eos|>`, `<|answer|>`, and then the script's own pieces. `<|answer|>` ends a prompt,
-so that after a crash the step of a lane is known from its tokens alone: step n is the call after n tokens of output.
-The script is a file, `scripted.json` in a directory of its own:
-
-    {"architecture": "scripted",
-     "script": {"text": "Hello"},
-     "pieces": [" wor", {"hex": "f09f"}, {"text": "<think>", "special": true}],
-     "faults": [{"step": 3, "kind": "raise", "times": 1}, {"step": 5, "kind": "nan"}]}
-
-`script` is one of `text` (its bytes), `tokens` (ids), `rows` (score rows; columns that are left out score -10000) and
-`seed` (random rows, repeated after `period`, that never choose a special token). What has an end is followed by EOS,
-or with `"then": "repeat"` by its beginning.
+The vocabulary is the 256 bytes, `<|eos|>`, `<|answer|>`, and then the script's own pieces. Row n is what the call
+after n tokens of output returns. `<|answer|>` ends a prompt, so that a lane's step is known from its tokens alone, in
+another process too; a prompt without it is taken to be `prompt_tokens` long.
 """
 
 from __future__ import annotations
@@ -21,11 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal
 
-import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import ValidationError
 from torch import Tensor
 
 from ...fsm.admission import RuntimeFacts
@@ -44,82 +33,16 @@ from ...fsm.errors import (
     ScoreNotConsumable,
     TokenOutOfRange,
 )
-from ...fsm.rng import PHILOX, unit_draws
 from ..caches.arena import Lane
 from ..rosters import Ticket
 from ..session import Decode, Prefill
+from .script import ANSWER, EOS, SCRIPT_FILE, Piece, ScriptedConfig, table_of
 
-SCRIPT_FILE = "scripted.json"
-EOS, ANSWER = 256, 257
 SPECIALS = (b"<|eos|>", b"<|answer|>")
-
-PEAK = 30.0  # what a written token scores, where the others score 0
-FLOOR = -1e4  # finite, and without any probability beside an ordinary score
 TURN = "{role}: {content}\n"
 OPENING = "assistant: <|answer|>"
 
-_Tokens = Annotated[tuple[int, ...], Field(min_length=1)]
-_Rows = Annotated[tuple[tuple[FiniteFloat, ...], ...], Field(min_length=1)]
 _NOT_FINITE = {"nan": torch.nan, "infinity": torch.inf}
-
-
-class _Closed(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
-class Script(_Closed):
-    """What the rows are: exactly one of the first four. Scores are in nats."""
-
-    text: str | None = None
-    tokens: _Tokens | None = None
-    rows: _Rows | None = None
-    seed: Annotated[int, Field(ge=0)] | None = None
-    spread: Annotated[FiniteFloat, Field(gt=0)] = 4.0
-    period: Annotated[int, Field(ge=1, le=1 << 16)] = 1024
-    then: Literal["eos", "repeat"] = "eos"
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Script:
-        if sum(source is not None for source in (self.text, self.tokens, self.rows, self.seed)) != 1:
-            raise ValueError("give exactly one of text, tokens, rows and seed")
-        if self.text == "" and self.then == "repeat":
-            raise ValueError("an empty text cannot repeat")
-        return self
-
-
-class Piece(_Closed):
-    """A further token: its exact bytes as `text` or as `hex` digits."""
-
-    text: str | None = None
-    hex: Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")] | None = None
-    special: bool = False
-
-    @property
-    def content(self) -> bytes:
-        return (self.text or "").encode() + bytes.fromhex(self.hex or "")
-
-
-class Fault(_Closed):
-    """What goes wrong at a step: the call raises (`times` times for each job, None: always), or its row is not finite."""
-
-    step: Annotated[int, Field(ge=0)]
-    kind: Literal["raise", "nan", "infinity"]
-    times: Annotated[int, Field(ge=1)] | None = None
-
-
-class ScriptedConfig(_Closed):
-    """The whole script file. `prompt_tokens` is how long a prompt without `<|answer|>` is taken to be."""
-
-    script: Script
-    architecture: Literal["scripted"] = "scripted"
-    pieces: tuple[str | Piece, ...] = ()
-    faults: tuple[Fault, ...] = ()
-    context: Annotated[int, Field(ge=1)] = 1 << 16
-    prompt_tokens: Annotated[int, Field(ge=1)] = 1
-
-    @property
-    def further(self) -> tuple[Piece, ...]:
-        return tuple(Piece(text=piece) if isinstance(piece, str) else piece for piece in self.pieces)
 
 
 class ScriptedText:
@@ -193,7 +116,7 @@ class ScriptedSession:
 
     def __init__(self, config: ScriptedConfig, size: int, special: frozenset[int]) -> None:
         """Errors: BrokenArtifact where the script names a token or a column that the vocabulary lacks."""
-        self._table = _table(config.script, size, special)
+        self._table = table_of(config.script, size, special)
         self._repeats = config.script.then == "repeat" or config.script.seed is not None
         self._faults = {fault.step: fault for fault in config.faults}
         self._raised: Counter[tuple[str, int]] = Counter()
@@ -304,34 +227,3 @@ def load_scripted(directory: Path) -> ScriptedModel:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise BrokenArtifact(str(path), f"{place}: {first['msg']}" if place else first["msg"]) from error
-
-
-def _table(script: Script, size: int, special: frozenset[int]) -> Tensor:
-    """[steps, V] float32: the script's rows, and the row of EOS where one follows them."""
-    if script.seed is not None:
-        steps, columns = np.arange(script.period)[:, None], np.arange(size)[None]
-        table = (unit_draws(PHILOX, script.seed, 0, columns, steps) - 0.5) * (2 * script.spread)
-        table[:, list(special)] = FLOOR
-        return torch.from_numpy(table.astype(np.float32))
-    if script.rows is not None:
-        width = max(map(len, script.rows))
-        if width > size:
-            raise BrokenArtifact(
-                SCRIPT_FILE, f"script.rows: a row has {width} scores, and the vocabulary {size} tokens"
-            )
-        table = torch.full((len(script.rows), size), FLOOR)
-        for row, scores in enumerate(script.rows):
-            table[row, : len(scores)] = torch.tensor(scores)
-    else:
-        tokens = (script.text or "").encode() if script.tokens is None else script.tokens
-        if any(not 0 <= token < size for token in tokens):
-            raise BrokenArtifact(SCRIPT_FILE, f"script.tokens: a token is outside 0..{size} (exclusive)")
-        table = _peaks(tokens, size)
-    return table if script.then == "repeat" else torch.cat((table, _peaks((EOS,), size)))
-
-
-def _peaks(tokens: Sequence[int], size: int) -> Tensor:
-    """[tokens, V]: rows in which one token each scores far above the others."""
-    table = torch.zeros(len(tokens), size)
-    table[range(len(tokens)), list(tokens)] = PEAK
-    return table

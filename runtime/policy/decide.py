@@ -64,7 +64,11 @@ def decide(
 
 
 def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Tensor:
-    """[rows, facts] float64, still on the device."""
+    """Take what a selection needs of the group's rows: [rows, facts] float64, still on the device.
+
+    Facts of every row: lowest, second and total of the raw scores; then what `_greedy` or `_sampled` reads; then the
+    tokens, raw scores and processed scores of the alternatives. Scores are relative to the row's best. No host sync.
+    """
     unit = _units(group, draws, scores.values.device)
     values = scores.values[group.where]
     summary = summarise(values)

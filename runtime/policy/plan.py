@@ -3,7 +3,7 @@
 Every numeric edge has one meaning:
 
     temperature  0          the best token alone (the lowest id of equals); `Plan.of` makes it a greedy plan
-                 < 1e-5     the same: no rounding of scores can be told from a draw at that scale
+                 < 1e-5     the same: nothing but rounding is left of the others
                  1          off
     top_k        1          the best token alone
                  >= V       off; in `Plan.of` 0 is off too
@@ -64,7 +64,8 @@ Transform = Temperature | TopK | TopP
 class Plan:
     """How one row becomes one token.
 
-    family        "greedy": the best of the transformed scores, no draw; "sample": one draw
+    family        "greedy": the best of the transformed scores, no draw; "sample": one draw. The transforms here never
+                  change which token is best, so under greedy they shape the log-probability and the support alone
     transforms    applied in this order
     logprobs_top  how many of the best tokens to report with the choice, >= 0
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -92,7 +92,8 @@ class Live:
     @classmethod
     def admit(cls, job: str = "job-1", **options: Any) -> Live:
         live, event = cls(), RequestAdmitted(job, request(**options))
-        live.append(Proposal((event,), (fold(None, event),), fold(None, event)))
+        state = fold(None, event)
+        live.append(Proposal((event,), (state,), state))
         return live
 
     @property
@@ -102,8 +103,8 @@ class Live:
     @property
     def transcript(self) -> Transcript:
         transcript = Transcript()
-        for event in self.events:
-            transcript.take(event)
+        for event, state in zip(self.events, self.states, strict=True):
+            transcript.take(event, state)
         return transcript
 
     @property
@@ -111,9 +112,21 @@ class Live:
         """The job as its listing should show it."""
         state, last = self.state, self.records[-1]
         finish = None if state.ending is None else str(state.ending.finish or state.ending.cause)
-        identity, frontier, head = state.spec.identity.hex(), state.frontier, Head(last.last, last.chain)
-        prompt, output = frontier.prompt, frontier.output
-        return JobRow("job-1", identity, "m", state.status, finish, prompt, output, head, self.fence, None, None, None, 0)
+        return JobRow(
+            job=state.spec.job,
+            identity=state.spec.identity.hex(),
+            model="tiny",
+            status=state.status,
+            finish=finish,
+            prompt=state.frontier.prompt,
+            output=state.frontier.output,
+            head=Head(last.last, last.chain),
+            fence=self.fence,
+            owner=None,
+            lease_until_ms=None,
+            idempotency_key=None,
+            created_ms=0,
+        )
 
     def do(self, *commands: Command) -> Proposal:
         """Decide the commands as one proposal and append it."""
@@ -154,15 +167,14 @@ Script = Callable[[int], IssueDecision]
 """What is decided at each step."""
 
 
-def crank(live: Live, script: Script, apart: bool = False) -> None:
-    """Do what `next_step` says until the job has ended; `apart` appends each command alone."""
+def crank(live: Live, script: Script) -> None:
+    """Do what `next_step` says until the job has ended, one command an append."""
     while (step := next_step(live.state)) is not Step.NOTHING:
-        reason = close_reason(live.state)
-        output = live.state.frontier.output
-        commands: Mapping[Step, list[Command]] = {
-            Step.CALL: [call(live.state), script(output), CommitOutput()],
-            Step.DECIDE: [script(output), CommitOutput()],
-            Step.COMMIT: [CommitOutput()],
-            Step.CLOSE: [CloseRequest(reason)] if reason is not None else [],
-        }
-        live.do(*(commands[step][:1] if apart or live.state.spec.max_new_tokens == 0 else commands[step]))
+        if step is Step.CALL:
+            live.do(call(live.state))
+        elif step is Step.DECIDE:
+            live.do(script(live.state.frontier.output))
+        elif step is Step.COMMIT:
+            live.do(CommitOutput())
+        elif reason := close_reason(live.state):
+            live.do(CloseRequest(reason))

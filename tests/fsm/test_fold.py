@@ -6,26 +6,35 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from enum import Enum
-from itertools import accumulate
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from jobs import EOS, Live, call, drawn, request, scores_of, selection
+from jobs import EOS, Live, call, crank, drawn, request, scores_of, selection
 
 from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, Problem, ReceiptConflict, Terminal
-from decodelog.fsm.events import DecisionMade, Event, OutputCommitted, RequestAdmitted, RequestClosed
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.events import (
+    DecisionMade,
+    Event,
+    LanesRebuilt,
+    OutputCommitted,
+    RequestAdmitted,
+    RequestClosed,
+)
+from decodelog.fsm.finish import FROM_OUTSIDE, FinishReason, rank
 from decodelog.fsm.fold import committed, fold, fold_all
 from decodelog.fsm.machine import TABLE
+from decodelog.fsm.next_step import Step, next_step
+from decodelog.fsm.spec import Spec
 from decodelog.fsm.state import State
 from decodelog.fsm.states import Status, Suffix, Trigger
 from decodelog.fsm.transition import (
     CloseRequest,
     Command,
     CommitOutput,
+    CompleteCall,
     FailCall,
     FailRequest,
     IssueDecision,
@@ -36,41 +45,54 @@ from decodelog.fsm.transition import (
 
 # ---- every history: replay equals live -------------------------------------------------------------------------
 
-PIECES = ["", "a", "b", "ab", "ba", "aab", "€", "\N{GRINNING FACE}", "\n"]
+PIECES = ["a", "b", "ab", "ba", "aab", "€", "\N{GRINNING FACE}", "\n", ""]
 pieces = st.one_of(st.sampled_from(PIECES).map(str.encode), st.sampled_from([b"\xe2\x82", b"\xac", b"\xff"]))
-stops = st.lists(st.sampled_from(["a", "ab", "bab", "aa\n", "€a", "b\N{GRINNING FACE}"]), max_size=3, unique=True)
+STOPS = [["ab"], ["bab", "ba"], ["aa\n", "€a", "b\N{GRINNING FACE}"], []]
+ENDS = (EOS, 3, 4)
 choices = st.builds(
-    IssueDecision,
-    st.builds(
-        lambda token, shape: [selection(token), drawn(token), drawn(token, 0.0)][shape],
-        st.integers(EOS, 12),
-        st.integers(0, 2),
+    lambda token, shape, piece, hidden: IssueDecision(
+        (selection(token), drawn(token), drawn(token, 0.0))[shape], piece, hidden
     ),
+    st.integers(EOS, 30),
+    st.integers(0, 2),
     pieces,
-    st.booleans(),
+    st.sampled_from([False, False, True]),
 )
 requests = st.fixed_dictionaries(
     {
         "prompt": st.lists(st.integers(0, 9), min_size=1, max_size=3),
-        "max_new": st.integers(1, 8),
-        "context": st.integers(4, 12),
-        "retry_budget": st.integers(0, 2),
-        "eos": st.sets(st.sampled_from([EOS, 3])).map(sorted),
-        "stop": stops,
-        "stop_ids": st.sets(st.sampled_from([3, 4])).map(sorted),
+        "max_new": st.integers(4, 12),
+        "min_new": st.integers(0, 4),
+        "context": st.sampled_from([60, 60, 8]),
+        "retry_budget": st.sampled_from([5, 5, 1, 0]),
+        "eos": st.sets(st.sampled_from(ENDS)).map(sorted),
+        "stop": st.sampled_from(STOPS),
+        "stop_ids": st.sets(st.sampled_from(ENDS)).map(sorted),
         "include_stop": st.booleans(),
         "skip_special": st.booleans(),
         "order": st.permutations([reason.value for reason in FinishReason]),
     }
 )
+ONE_OF_EACH: dict[Trigger, Command] = {
+    Trigger.ATTEMPT_STARTED: StartAttempt(10**6, "worker"),
+    Trigger.LANES_REBUILT: RebuildLanes("prefill", 0),
+    Trigger.CALL_COMPLETED: CompleteCall(1, 4, b"s" * 32),
+    Trigger.CALL_FAILED: FailCall("call_failed"),
+    Trigger.DECISION_MADE: IssueDecision(selection(50), b"x"),
+    Trigger.OUTPUT_COMMITTED: CommitOutput(),
+    Trigger.REQUEST_CLOSED: CloseRequest(FinishReason.CANCELLED),
+    Trigger.REQUEST_FAILED: FailRequest("artifact_gone"),
+}
+interruptions = st.sampled_from([*map(CloseRequest, sorted(FROM_OUTSIDE)), FailRequest("artifact_gone")])
+live = precondition(lambda self: not self.state.status.terminal)
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Every command in any order, repeats and crashes included, against one live job."""
+    """One live job under every command in any order, faults and crashes included."""
 
-    @initialize(options=requests, min_new=st.integers(0, 3))
-    def admit(self, options: dict[str, Any], min_new: int) -> None:
-        self.live = Live.admit(**options, min_new=min(min_new, options["max_new"]))
+    @initialize(options=requests)
+    def admit(self, options: dict[str, Any]) -> None:
+        self.live = Live.admit(**options)
         self.decisions: list[IssueDecision] = []
 
     @property
@@ -80,126 +102,91 @@ class AnyHistory(RuleBasedStateMachine):
     def takes(self, trigger: Trigger) -> bool:
         return (self.state.status, trigger) in TABLE
 
-    def refuse(self, *problems: type[Problem], command: Command) -> None:
-        """The command is refused with one of these, and nothing changes."""
-        before, length = self.state, len(self.live.events)
-        with pytest.raises(problems):
-            self.live.do(command)
-        assert (self.state, len(self.live.events)) == (before, length)
+    @live
+    @rule(choice=choices)
+    def step(self, choice: IssueDecision) -> None:
+        """What `next_step` owes, alone in its append."""
+        owed = next_step(self.state)
+        self.live.do({Step.CALL: call(self.state), Step.DECIDE: choice, Step.COMMIT: CommitOutput()}[owed])
+        self.decisions += [choice] if owed is Step.DECIDE else []
 
-    # ---- what a worker does
+    @live
+    @rule(turns=st.lists(choices, min_size=1, max_size=4))
+    def turns(self, turns: list[IssueDecision]) -> None:
+        """Whole turns, each in one append."""
+        for choice in turns:
+            if self.takes(Trigger.CALL_COMPLETED):
+                self.live.do(call(self.state), choice, CommitOutput())
+                self.decisions.append(choice)
 
-    @precondition(lambda self: not self.state.status.terminal)
     @rule(skipped=st.integers(1, 3))
-    def start_attempt(self, skipped: int) -> None:
+    def crash(self, skipped: int) -> None:
+        """Everything but the log is lost; another worker takes over and brings the lanes back."""
+        restored = fold_all(self.live.events)
+        assert restored == self.state
+        self.live.states[-1] = restored
+        if self.state.status.terminal:
+            return
         self.live.attempt(self.state.tenure.fence + skipped)
-
-    @precondition(lambda self: self.takes(Trigger.CALL_COMPLETED))
-    @rule()
-    def complete_call(self) -> None:
-        self.live.do(call(self.state))
-        assert self.state.tenure.failures == 0
+        if self.takes(Trigger.LANES_REBUILT):
+            scores = scores_of(self.state) if self.state.status is Status.PREFILLED else b""
+            self.live.do(RebuildLanes("prefill", self.state.frontier.processed, scores))
 
     @precondition(lambda self: self.takes(Trigger.CALL_FAILED))
     @rule()
     def fail_call(self) -> None:
         before = self.state
         self.live.do(FailCall("call_failed", "a fault"))
-        assert self.state.frontier[:4] == before.frontier[:4]
-        spent = before.tenure.failures + 1 > before.spec.retry_budget
+        spent = before.tenure.failures == before.spec.retry_budget
         assert self.state.status is (Status.FAILED if spent else before.status)
+        assert self.state.frontier[:4] == before.frontier[:4]
+        assert self.state.scores == (b"" if spent else before.scores)
 
-    @precondition(lambda self: self.takes(Trigger.LANES_REBUILT))
-    @rule()
-    def rebuild(self) -> None:
-        scores = scores_of(self.state) if self.state.status is Status.PREFILLED else b""
-        self.live.do(RebuildLanes("prefill", self.state.frontier.processed, scores))
-
-    @precondition(lambda self: self.takes(Trigger.DECISION_MADE))
-    @rule(choice=choices)
-    def decide(self, choice: IssueDecision) -> None:
-        self.live.do(choice)
-        self.decisions.append(choice)
-
-    @precondition(lambda self: self.takes(Trigger.OUTPUT_COMMITTED))
-    @rule(named=st.booleans())
-    def commit(self, named: bool) -> None:
-        receipt = self.state.receipt
-        assert receipt is not None
-        self.live.do(CommitOutput(receipt.receipt_id if named else None))
-        assert self.state.last_receipt == receipt.receipt_id
-
-    @precondition(lambda self: not self.state.status.terminal and self.state.status is not Status.DECIDED)
-    @rule(choice=choices)
-    def turn(self, choice: IssueDecision) -> None:
-        first = [] if self.state.status is Status.PREFILLED else [call(self.state)]
-        self.live.do(*first, choice, CommitOutput())
-        self.decisions.append(choice)
-
-    # ---- what comes twice, too late, or from elsewhere
-
-    @precondition(lambda self: self.state.frontier.output)
-    @rule()
-    def commit_again(self) -> None:
-        before, length = self.state, len(self.live.events)
-        assert self.live.do(CommitOutput(self.state.last_receipt)).events == ()
-        assert (self.state, len(self.live.events)) == (before, length)
-
-    @rule(offered=st.binary(min_size=32, max_size=32))
-    def commit_another(self, offered: bytes) -> None:
-        self.refuse(ReceiptConflict, IllegalTransition, Terminal, command=CommitOutput(offered))
-
-    @precondition(lambda self: not self.state.status.terminal)
-    @rule()
-    def start_attempt_again(self) -> None:
-        self.refuse(BrokenInvariant, command=StartAttempt(self.state.tenure.fence, "worker"))
-
-    @rule(choice=choices)
-    def anything_that_the_table_does_not_take(self, choice: IssueDecision) -> None:
-        commands = {
-            Trigger.CALL_COMPLETED: call(self.state),
-            Trigger.CALL_FAILED: FailCall("call_failed"),
-            Trigger.LANES_REBUILT: RebuildLanes("prefill", 0),
-            Trigger.DECISION_MADE: choice,
-            Trigger.OUTPUT_COMMITTED: CommitOutput(),
-            Trigger.REQUEST_CLOSED: CloseRequest(FinishReason.CANCELLED),
-            Trigger.REQUEST_FAILED: FailRequest("cause"),
-            Trigger.ATTEMPT_STARTED: StartAttempt(100, "worker"),
-        }
-        assert set(commands) == set(Trigger)
-        for trigger, command in commands.items():
-            if not self.takes(trigger):
-                self.refuse(Terminal if self.state.status.terminal else IllegalTransition, command=command)
-
-    @precondition(lambda self: not self.state.status.terminal)
-    @rule(reason=st.sampled_from([reason for reason in FinishReason if reason.value not in ("cancelled", "timeout")]))
-    def close_for_a_reason_that_does_not_hold(self, reason: FinishReason) -> None:
-        self.refuse(BrokenInvariant, command=CloseRequest(reason))
-
-    @precondition(lambda self: not self.state.status.terminal and len(self.live.events) > 12)
-    @rule(reason=st.sampled_from([FinishReason.CANCELLED, FinishReason.TIMEOUT]))
-    def interrupt(self, reason: FinishReason) -> None:
+    @precondition(lambda self: not self.state.status.terminal and len(self.live.events) > 25)
+    @rule(end=interruptions)
+    def interrupt(self, end: Command) -> None:
         output = self.state.frontier.output
-        self.live.do(CloseRequest(reason))
+        self.live.do(end)
         assert self.state.frontier.output == output
 
-    @precondition(lambda self: not self.state.status.terminal and len(self.live.events) > 12)
-    @rule()
-    def give_up(self) -> None:
-        self.live.do(FailRequest("artifact_gone", "detail"))
+    # ---- what comes twice, too late, or from elsewhere changes nothing
 
-    @rule()
-    def crash(self) -> None:
-        """Everything but the log is lost, and is what it was."""
-        restored = fold_all(self.live.events)
-        assert restored == self.state
-        self.live.states[-1] = restored
+    def refused(self, command: Command) -> type[Problem]:
+        before, length = self.state, len(self.live.events)
+        with pytest.raises(Problem) as caught:
+            self.live.do(command)
+        assert (self.state, len(self.live.events)) == (before, length)
+        return type(caught.value)
+
+    @invariant()
+    def a_command_that_the_table_does_not_take_is_refused(self) -> None:
+        wanted = Terminal if self.state.status.terminal else IllegalTransition
+        for trigger, command in ONE_OF_EACH.items():
+            if not self.takes(trigger):
+                assert self.refused(command) is wanted
+
+    @invariant()
+    def a_receipt_is_consumed_once_and_no_other_takes_its_place(self) -> None:
+        before, length, status = self.state, len(self.live.events), self.state.status
+        if self.state.frontier.output:
+            assert self.live.do(CommitOutput(self.state.last_receipt)).events == ()
+            assert (self.state, len(self.live.events)) == (before, length)
+        decided = self.state.frontier.output > 0 or status is Status.DECIDED
+        wanted = Terminal if status.terminal else ReceiptConflict if decided else IllegalTransition
+        assert self.refused(CommitOutput(b"\7" * 32)) is wanted
+
+    @invariant()
+    def no_reason_that_does_not_hold_and_no_fence_that_is_old_is_taken(self) -> None:
+        if not self.state.status.terminal:
+            for reason in set(FinishReason) - FROM_OUTSIDE:
+                assert self.refused(CloseRequest(reason)) is BrokenInvariant
+            assert self.refused(StartAttempt(self.state.tenure.fence, "worker")) is BrokenInvariant
 
     # ---- what always holds
 
     @invariant()
     def replay_equals_live_at_every_length(self) -> None:
-        replayed = list(accumulate(self.live.events, fold, initial=None))[1:]
+        replayed = list(history(self.live.events))
         assert replayed == self.live.states
         assert self.live.state.digest() == replayed[-1].digest()
 
@@ -224,20 +211,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_text_is_one_decode_cut_at_the_first_stop(self) -> None:
-        transcript, spec = self.live.transcript, self.state.spec
-        output = self.state.frontier.output
-        data, cut, stopped = whole_text(self.decisions[:output], spec)
-        if cut is not None:
-            data = data[:cut]
-        text = data.decode("utf-8", "replace")
-        if self.state.status.terminal:
-            assert transcript.text == text
-        else:
-            assert text.startswith(transcript.text)
-            assert not stopped
-        triggers = self.state.due if self.state.ending is not None and self.state.ending.finish is not None else ()
-        assert (FinishReason.STOP_STRING in triggers) == (stopped is not None)
-        assert stopped in (None, output)
+        check_text(self.live, self.decisions)
 
     @invariant()
     def a_stream_from_any_sequence_is_exactly_the_rest(self) -> None:
@@ -252,29 +226,56 @@ class AnyHistory(RuleBasedStateMachine):
             assert all(emission.sequence < start for emission in emissions[: len(emissions) - len(rest)])
 
 
-def whole_text(decisions: list[IssueDecision], spec: Any) -> tuple[bytes, int | None, int | None]:
-    """By plain search over the whole: the visible bytes, where they are cut, and at which output a stop completed.
+def history(events: list[Event]) -> Iterator[State]:
+    """The state after each event, from the events alone."""
+    state = None
+    for event in events:
+        yield (state := fold(state, event))
+
+
+def check_text(live: Live, decisions: list[IssueDecision]) -> None:
+    """The text is what plain search over the whole gives, and a stop string ended the job where it completed."""
+    state, text = live.state, live.transcript.text
+    output = state.frontier.output
+    whole, stopped = whole_text(decisions[:output], state.spec)
+    assert whole.startswith(text)
+    assert text == whole or not state.status.terminal
+    assert stopped in (None, output)
+    assert (FinishReason.STOP_STRING in state.due) == (stopped is not None)
+
+
+def whole_text(decisions: list[IssueDecision], spec: Spec) -> tuple[str, int | None]:
+    """By plain search over the whole: the text, and the output number at which a stop string completed.
 
     The stop that ends first counts, of these the longest; it counts from output number min_new_tokens on. A hidden
     token is not visible, and is a stop where it equals one.
     """
     data = b""
-    stops = spec.matcher.stops
     for output, choice in enumerate(decisions, 1):
         armed = output >= spec.min_new_tokens
         if choice.hidden and spec.skip_special:
-            if armed and choice.piece in stops:
-                return data, len(data), output
+            if armed and choice.piece in spec.matcher.stops:
+                return data.decode("utf-8", "replace"), output
             continue
         before, data = len(data), data + choice.piece
         for end in range(before + 1, len(data) + 1) if armed else ():
-            ends = [len(stop) for stop in stops if data[:end].endswith(stop)]
-            if ends:
-                return data, end if spec.include_stop else end - max(ends), output
-    return data, None, None
+            if sizes := [len(stop) for stop in spec.matcher.stops if data[:end].endswith(stop)]:
+                cut = end if spec.include_stop else end - max(sizes)
+                return data[:cut].decode("utf-8", "replace"), output
+    return data.decode("utf-8", "replace"), None
 
 
-AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+@pytest.mark.contract("FSM-7", "OUT-2")
+@given(requests, st.lists(choices, min_size=12, max_size=12))
+def test_a_job_shows_one_decode_of_its_bytes_cut_at_the_stop_that_completed_first(options, decisions):
+    live = Live.admit(**options)
+    crank(live, lambda step: decisions[step])
+    check_text(live, decisions)
+    assert live.state.ending is not None
+    assert live.state.ending.finish is rank(live.state.due, live.state.spec.finish_order)[0]
+
+
+AnyHistory.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=30)
 TestAnyHistory = pytest.mark.contract("FSM-3", "FSM-4", "FSM-5", "FSM-7", "FSM-9", "FSM-10", "OUT-2", "OUT-7")(
     AnyHistory.TestCase
 )
@@ -292,7 +293,7 @@ def eventful(end: Command) -> list[Event]:
     live.attempt(5)
     live.do(RebuildLanes("prefill", live.state.frontier.processed))
     live.do(call(live.state))
-    live.do(RebuildLanes("reexecute", 2, scores_of(live.state)))
+    live.do(RebuildLanes("reexecute", 2, b"r" * 32))
     live.do(IssueDecision(selection(51), b"a", True))
     live.attempt(9)
     live.do(CommitOutput())
@@ -300,9 +301,10 @@ def eventful(end: Command) -> list[Event]:
     return live.events
 
 
+LOST_ROW = LanesRebuilt("reexecute", 2, b"r" * 32)
 LOGS = {"closed": eventful(CloseRequest(FinishReason.TIMEOUT)), "failed": eventful(FailRequest("artifact_gone", "why"))}
 
-# What no state depends on: only the chain of the log, and the fence that its appends carry, can witness these.
+# What no decision depends on: only the chain of the log, and the fence that its appends carry, can witness these.
 REPORTED = {
     ("attempt.started", "fence"),
     ("attempt.started", "worker"),
@@ -363,13 +365,12 @@ def test_a_log_with_any_field_of_any_event_changed_does_not_fold(log: list[Event
     whole = fold_all(log)
     unnoticed = set()
     for index, field, changed in tampered(log):
-        try:
-            state = fold_all(changed)
-        except Problem:
+        if (state := folded(changed)) is None:
             continue
-        unnoticed.add((log[index].tag, field))
-        assert (log[index].tag, field) in REPORTED, changed[index]
         assert state.digest() == whole.digest()
+        # A score row that was lost before it was decided on is as if it had never been.
+        if (field, log[index + 1 : index + 2]) != ("scores", [LOST_ROW]):
+            unnoticed.add((log[index].tag, field))
     assert unnoticed == {(tag, field) for tag, field in REPORTED if tag in {event.tag for event in log}}
 
 
@@ -383,23 +384,18 @@ def test_the_changed_logs_have_every_kind_of_event_and_every_field() -> None:
 
 @pytest.mark.contract("FSM-4", "LOG-3")
 @pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
-def test_a_log_with_an_event_dropped_doubled_or_swapped_does_not_fold_to_the_same_state(log: list[Event]) -> None:
-    reports = ("attempt.started", "call.failed", "lanes.rebuilt")
+def test_a_log_with_a_fact_dropped_doubled_or_swapped_does_not_fold(log: list[Event]) -> None:
+    reports = {tag for tag, _ in REPORTED if not tag.startswith("request")}  # their places are the sequence's to keep
     for index, event in enumerate(log):
-        dropped, doubled = [*log[:index], *log[index + 1 :]], [*log[: index + 1], *log[index:]]
-        for changed in (dropped, doubled):
-            if event is log[-1] and changed is dropped:
-                assert not fold_all(changed).status.terminal
-            elif event.tag in reports:
-                assert folded(changed) != fold_all(log)
-            else:
-                with pytest.raises(Problem):
-                    fold_all(changed)
-        if index + 1 < len(log):
-            swapped = [*log[:index], log[index + 1], event, *log[index + 2 :]]
-            if {event.tag, log[index + 1].tag} - set(reports):
-                with pytest.raises(Problem):
-                    fold_all(swapped)
+        before, after = log[:index], log[index + 1 :]
+        if event.tag in reports:
+            continue
+        assert folded([*before, event, event, *after]) is None
+        if len(after) > 1:
+            assert folded([*before, *after]) is None
+        if after and after[0].tag not in reports:
+            assert folded([*before, after[0], event, *after[1:]]) is None
+    assert not fold_all(log[:-1]).status.terminal
 
 
 def folded(log: list[Event]) -> State | None:
@@ -415,9 +411,9 @@ def folded(log: list[Event]) -> State | None:
 @pytest.mark.contract("FSM-4")
 def test_a_log_begins_with_its_admission_and_has_only_one() -> None:
     log = LOGS["closed"]
-    with pytest.raises(BrokenInvariant, match="begins with attempt.started"):
+    with pytest.raises(BrokenInvariant, match=r"begins with attempt\.started"):
         fold(None, log[1])
-    with pytest.raises(BrokenInvariant, match="request.admitted cannot follow"):
+    with pytest.raises(BrokenInvariant, match=r"request\.admitted cannot follow"):
         fold_all([log[0], log[0]])
     with pytest.raises(BrokenInvariant, match="without events"):
         fold_all([])
@@ -442,9 +438,9 @@ def test_no_event_follows_the_end(log: list[Event]) -> None:
 def test_an_event_that_the_state_does_not_take_is_refused_and_names_both() -> None:
     live = Live.admit()
     live.do(call(live.state), IssueDecision(drawn(50), b"x"))
-    with pytest.raises(IllegalTransition, match="DECIDED does not take decision.made"):
+    with pytest.raises(IllegalTransition, match=r"DECIDED does not take decision\.made"):
         fold(live.state, live.events[-1])
-    with pytest.raises(IllegalTransition, match="PREFILLED does not take output.committed"):
+    with pytest.raises(IllegalTransition, match=r"PREFILLED does not take output\.committed"):
         fold(live.states[-2], OutputCommitted(1, committed(live.state).digest()))
 
 

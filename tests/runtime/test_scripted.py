@@ -23,16 +23,10 @@ from decodelog.fsm.errors import (
     ScoreNotConsumable,
     TokenOutOfRange,
 )
-from decodelog.runtime.models.scripted import (
-    ANSWER,
-    EOS,
-    Fault,
-    Piece,
-    Script,
-    ScriptedConfig,
-    ScriptedModel,
-    load_scripted,
-)
+from decodelog.fsm.receipt import Selection
+from decodelog.fsm.rng import unit_draw
+from decodelog.runtime.models.script import ANSWER, EOS, Fault, Piece, Script, ScriptedConfig
+from decodelog.runtime.models.scripted import ScriptedModel, load_scripted
 from decodelog.runtime.policy.decide import decide
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
@@ -96,10 +90,12 @@ def test_seeded_rows_are_a_function_of_seed_and_step_and_never_end():
 @pytest.mark.parametrize(
     "script", [Script(text="hello"), Script(seed=3), Script(rows=((1.0,), (2.0, 3.0)), then="repeat")]
 )
-@pytest.mark.parametrize("prompt", [PROMPT, [ANSWER], [5]])
-def test_a_lane_rebuilt_from_its_tokens_scores_as_it_would_have(script, prompt):
+@pytest.mark.parametrize(
+    ("prompt", "output"), [(PROMPT, [104, ANSWER, 101, EOS]), ([ANSWER], [ANSWER]), ([5], [104, 101])]
+)
+def test_a_lane_rebuilt_from_its_tokens_scores_as_it_would_have(script, prompt, output):
     """The output itself may hold the prompt's end mark: the first one counts."""
-    tokens = [*prompt, 104, ANSWER, 101, EOS]
+    tokens = [*prompt, *output]
     session = scripted(script=script).session(1)
     lane = session.open("first", 40)
     scores = [session.select(session.prepare([Prefill(lane, prompt)]))]
@@ -267,7 +263,7 @@ def test_a_broken_script_says_what_is_wrong(tmp_path, row):
 
 
 def test_a_row_wider_than_the_vocabulary_is_refused():
-    with pytest.raises(BrokenArtifact, match="259 scores"):
+    with pytest.raises(BrokenArtifact, match="259 scores in a row, and 258 tokens"):
         scripted(script=Script(rows=((0.0,) * 259,)))
 
 
@@ -279,3 +275,38 @@ def test_written_rows_give_the_log_probabilities_of_their_columns_alone():
     scores = session.select(session.prepare([Prefill(lane, [1])]))
     (selection,) = decide(Logits(scores, VocabularyAxis(258, "scripted")), [Plan("greedy")], [None])
     assert selection.logprob_raw == pytest.approx(1 - math.log(sum(map(math.exp, [1, 0, -1, -2]))), abs=1e-12)
+
+
+def sampled(model: ScriptedModel, seed: int, choice: int, count: int, logprobs_top: int = 0) -> list[Selection]:
+    """Decode one choice alone, with noise addressed by seed, choice and step."""
+    session, axis = model.session(1), VocabularyAxis(model.facts.vocabulary_size, "scripted")
+    lane = session.open(f"choice {choice}", count + 9)
+    plan, selections = Plan.of(1.0, logprobs_top=logprobs_top), []
+    scores = session.select(session.prepare([Prefill(lane, [ANSWER])]))
+    for step in range(count):
+        selections += decide(Logits(scores, axis), [plan], [unit_draw("philox4x32-10", seed, choice, 0, step)])
+        scores = session.select(session.prepare([Decode(lane, selections[-1].token)]))
+    session.release(lane)
+    return selections
+
+
+@pytest.mark.contract("POL-5", "POL-7")
+def test_choices_of_one_seed_differ_and_each_replays_alone():
+    """vllm#11898: n=4, seed 7, temperature 1."""
+    model = scripted(script=Script(seed=1))
+    texts = [[selection.token for selection in sampled(model, 7, choice, 12)] for choice in range(4)]
+    assert len({tuple(text) for text in texts}) == 4
+    assert [selection.token for selection in sampled(model, 7, 2, 12)] == texts[2]
+
+
+@pytest.mark.contract("OUT-1", "POL-6")
+def test_entries_of_half_characters_carry_their_exact_bytes():
+    """vllm#27300: a curly quote in three tokens, two alternatives each."""
+    model = scripted(script=Script(text="\N{LEFT DOUBLE QUOTATION MARK}ok"))
+    selections = sampled(model, 3, 0, 5, logprobs_top=2)
+    pieces = model.text.pieces
+    assert b"".join(pieces[selection.token] for selection in selections).decode() == "\N{LEFT DOUBLE QUOTATION MARK}ok"
+    for selection in selections:
+        assert len(selection.alternatives) == 2
+        assert selection.alternatives[0].token == selection.token
+        assert all(len(pieces[alternative.token]) == 1 for alternative in selection.alternatives)

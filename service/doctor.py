@@ -1,0 +1,128 @@
+"""What this machine has and lacks for running jobs, each check on its own: one that fails hides no other."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ..fsm.errors import Problem
+from .database import sqlite_file
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+PYTHON_MIN = (3, 11)
+FREE_BYTES_MIN = 1 << 30  # a fetch needs about this much at once: the download, and the converted weights
+
+
+class Check(NamedTuple):
+    """One finding, and what to do about it where something is to be done."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    found: str
+    advice: str = ""
+
+
+def examine(url: str, home: Path) -> Iterator[Check]:
+    """Every check, in the order in which things are needed. Nothing is created, fetched or changed."""
+    examinations: dict[str, Callable[[], Check]] = {
+        "python": _python,
+        "torch": _torch,
+        "postgresql driver": _driver,
+        "models": lambda: _models(home),
+        "models folder": lambda: _folder("models folder", home, "set DECODELOG_HOME to a folder of yours"),
+        "database": lambda: _database(url),
+        "database folder": lambda: _database_folder(url),
+    }
+    for name, examination in examinations.items():
+        try:
+            yield examination()
+        except Problem as problem:
+            found, _, advice = str(problem).partition("; ")
+            yield Check(name, FAIL, found, advice)
+        except Exception as error:
+            yield Check(name, FAIL, f"{type(error).__name__}: {error}", "install decodelog anew in a fresh environment")
+
+
+def _python() -> Check:
+    found = sys.version.split()[0]
+    if sys.version_info < PYTHON_MIN:
+        return Check("python", FAIL, found, f"install Python {'.'.join(map(str, PYTHON_MIN))} or newer")
+    return Check("python", OK, f"{found} at {sys.executable}")
+
+
+def _torch() -> Check:
+    import torch
+
+    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    found = f"{torch.__version__}, {threads} threads on {cores or os.cpu_count()} cores"
+    if cores and threads > cores:
+        return Check("torch", WARN, found, f"more threads than cores slow each other down: set OMP_NUM_THREADS={cores}")
+    return Check("torch", OK, found)
+
+
+def _driver() -> Check:
+    try:
+        return Check("postgresql driver", OK, f"psycopg {version('psycopg')}")
+    except PackageNotFoundError:
+        return Check("postgresql driver", WARN, "psycopg is missing", "pip install 'psycopg[binary]', or use SQLite")
+
+
+def _models(home: Path) -> Check:
+    from ..runtime.artifacts import list_models, load_facts
+
+    listings = list_models(home)
+    here = [listing for listing in listings if listing.fetched]
+    for listing in here:
+        load_facts(listing.directory, verify=True)
+    if not here:
+        names = ", ".join(listing.name for listing in listings)
+        return Check("models", WARN, f"none in {home}", f"run `decodelog model fetch {names.split(', ')[0]}`")
+    return Check("models", OK, f"{', '.join(listing.name for listing in here)}: every file has its hash")
+
+
+def _database(url: str) -> Check:
+    from ..store import schema
+    from ..store.database import connected
+
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        return Check("database", WARN, f"{url} is not there yet", "`decodelog run` makes it, or `decodelog db upgrade`")
+    revision = schema.check(url)
+    with connected(url) as database, database.single() as connection:
+        settings = "journal_mode synchronous" if database.sqlite else "server_version fsync synchronous_commit"
+        word = "PRAGMA" if database.sqlite else "SHOW"
+        values = {name: str(connection.exec_driver_sql(f"{word} {name}").scalar()) for name in settings.split()}
+        found = ", ".join(f"{name} {value}" for name, value in values.items())
+        durable = values.get("synchronous", "2") in "23" and "off" not in values.values()
+        if not durable:
+            return Check("database", WARN, f"schema {revision}, {found}", "a power failure can lose steps: turn syncs on")
+    return Check("database", OK, f"{database.name}: schema {revision}, {found}")
+
+
+def _database_folder(url: str) -> Check:
+    file = sqlite_file(url)
+    if file is None:
+        return Check("database folder", OK, "the server's own")
+    return _folder("database folder", file.parent, "name another file with --db or DECODELOG_DB")
+
+
+def _folder(name: str, folder: Path, advice: str) -> Check:
+    """Whether a file can be made in `folder`, or in the nearest folder above it that is there, and the space left."""
+    there = folder.absolute()
+    while not there.exists():
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        return Check(name, FAIL, f"{there} cannot be written: {error.strerror}", advice)
+    free = shutil.disk_usage(there).free
+    found = f"{there} is writable, {free / 1e9:.1f} GB free"
+    return Check(name, OK, found) if free >= FREE_BYTES_MIN else Check(name, WARN, found, "free some space")

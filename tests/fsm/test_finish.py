@@ -1,0 +1,250 @@
+"""One finish reason by the declared order, every trigger recorded, and frontiers that say what was processed."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import EOS, Live, call, crank, decision
+
+from decodelog.fsm.errors import BrokenInvariant
+from decodelog.fsm.finish import DEFAULT_ORDER, FROM_OUTSIDE, FinishReason, rank
+from decodelog.fsm.next_step import Step, close_reason, due_reasons, next_step
+from decodelog.fsm.state import Ending, State
+from decodelog.fsm.states import Status, Suffix
+from decodelog.fsm.transition import CloseRequest, CommitOutput, FailRequest, transition
+
+CANCELLED, TIMEOUT, _, STOP_STRING, STOP_TOKEN, _, END, LENGTH, CONTEXT_LIMIT = FinishReason
+
+pytestmark = pytest.mark.contract("FSM-7")
+
+
+def finish(state: State) -> FinishReason | None:
+    assert state.ending is not None
+    return state.ending.finish
+
+
+# ---- the order ------------------------------------------------------------------------------------------------
+
+
+def test_the_default_order_is_the_contract_s() -> None:
+    assert " > ".join(DEFAULT_ORDER) == (
+        "cancelled > timeout > structured_error > stop_string > stop_token > structured_complete > eos > length"
+        " > context_limit"
+    )
+
+
+@pytest.mark.parametrize(("higher", "lower"), list(combinations(DEFAULT_ORDER, 2)))
+def test_of_two_triggers_the_one_declared_first_is_the_reason(higher: FinishReason, lower: FinishReason) -> None:
+    assert rank({lower, higher}, DEFAULT_ORDER) == (higher, lower)
+    assert rank({lower, higher}, DEFAULT_ORDER[::-1]) == (lower, higher)
+
+
+@given(st.sets(st.sampled_from(FinishReason)), st.permutations(list(FinishReason)))
+def test_every_trigger_that_held_is_recorded_once_in_the_declared_order(held, order):
+    ranked = rank(held, order)
+    assert sorted(ranked) == sorted(held)
+    assert [order.index(reason) for reason in ranked] == sorted(order.index(reason) for reason in held)
+
+
+COMMITTED = (STOP_STRING, STOP_TOKEN, END, LENGTH, CONTEXT_LIMIT)
+HELD = [held for size in range(1, 6) for held in combinations(COMMITTED, size)]
+
+
+def last_token(held: tuple[FinishReason, ...], **options: object) -> Live:
+    """A job whose second token, not yet committed, makes exactly these reasons hold."""
+    live = Live.admit(
+        prompt=[1, 40],
+        max_new=2 if LENGTH in held else 6,
+        context=3 if CONTEXT_LIMIT in held else 60,
+        stop=["end"] if STOP_STRING in held else [],
+        stop_ids=[9] if STOP_TOKEN in held else [],
+        eos=[9] if END in held else [],
+        **options,
+    )
+    live.turn(50, b"the e")
+    live.do(call(live.state), decision(9, b"nd"))
+    return live
+
+
+@pytest.mark.parametrize("held", HELD, ids=lambda held: "+".join(held))
+def test_every_set_of_triggers_of_one_commit_is_recorded_and_its_first_is_the_reason(held):
+    live = last_token(held)
+    live.do(CommitOutput())
+    assert live.state.ending == Ending(held[0])
+    assert live.state.due == held
+    assert live.state.frontier.output == 2
+
+
+@pytest.mark.parametrize("held", HELD, ids=lambda held: "+".join(held))
+@pytest.mark.parametrize("interruption", [CANCELLED, TIMEOUT])
+def test_an_interruption_that_meets_a_finished_commit_is_ranked_with_it(interruption, held):
+    due = transition(last_token(held).state, CommitOutput()).states[0]
+    ended = transition(due, CloseRequest(interruption)).state
+    assert (finish(ended), ended.due) == (interruption, (interruption, *held))
+
+
+@pytest.mark.parametrize("held", HELD, ids=lambda held: "+".join(held))
+def test_a_request_can_declare_another_order(held):
+    order = [reason.value for reason in reversed(FinishReason)]
+    live = last_token(held, order=order)
+    due = transition(live.state, CommitOutput()).states[0]
+    ended = transition(due, CloseRequest(CANCELLED)).state
+    assert (finish(ended), ended.due) == (held[-1], (*reversed(held), CANCELLED))
+    live.do(CommitOutput())
+    assert (finish(live.state), live.state.due) == (held[-1], tuple(reversed(held)))
+
+
+@pytest.mark.parametrize("reason", FinishReason)
+def test_only_an_interruption_ends_a_job_for_which_nothing_is_due(reason: FinishReason) -> None:
+    live = Live.admit()
+    live.turn(50)
+    if reason in FROM_OUTSIDE:
+        assert finish(transition(live.state, CloseRequest(reason)).state) is reason
+    else:
+        with pytest.raises(BrokenInvariant, match="FSM-7"):
+            transition(live.state, CloseRequest(reason))
+
+
+# ---- the last allowed token ------------------------------------------------------------------------------------
+
+
+def test_a_stop_that_completes_on_the_last_allowed_token_is_a_stop() -> None:
+    live = Live.admit(max_new=2, stop=["end"])
+    live.turn(50, b"the e")
+    live.turn(51, b"nd")
+    assert (finish(live.state), live.state.due) == (STOP_STRING, (STOP_STRING, LENGTH))
+    assert live.transcript.text == "the "
+
+
+def test_an_eos_on_the_last_allowed_token_is_an_eos() -> None:
+    live = Live.admit(max_new=2)
+    live.turn(50)
+    live.turn(EOS)
+    assert (finish(live.state), live.state.due) == (END, (END, LENGTH))
+
+
+def test_a_stop_that_is_one_byte_short_on_the_last_allowed_token_is_a_length_and_shows_it() -> None:
+    live = Live.admit(max_new=2, stop=["ends"])
+    live.turn(50, b"the e")
+    live.turn(51, b"nd")
+    assert (finish(live.state), live.state.due) == (LENGTH, (LENGTH,))
+    assert live.transcript.text == "the end"
+
+
+@pytest.mark.parametrize("token", [EOS, 9], ids=["eos", "stop id"])
+def test_before_the_least_number_of_tokens_only_the_limits_end_a_job(token: int) -> None:
+    options = {"stop_ids": [9], "stop": ["!"], "min_new": 3}
+    live = Live.admit(**options)
+    for _ in range(2):
+        live.turn(token, b"!")
+        assert live.state.status is Status.PENDING
+    live.turn(token, b"!")
+    assert finish(live.state) is STOP_STRING
+    assert live.transcript.text == "!!"
+
+    live = Live.admit(**options, context=4)
+    live.turn(token, b"!")
+    assert live.state.status is Status.PENDING
+    live.turn(token, b"!")
+    assert (finish(live.state), live.state.due) == (CONTEXT_LIMIT, (CONTEXT_LIMIT,))
+
+
+def test_an_eos_that_is_ignored_ends_nothing() -> None:
+    live = Live.admit(ignore_eos=True, max_new=2)
+    live.turn(EOS)
+    assert live.state.status is Status.PENDING
+    live.turn(EOS)
+    assert live.state.due == (LENGTH,)
+
+
+# ---- how much was processed ------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("FSM-3", "FSM-8")
+def test_a_context_of_two_takes_a_prompt_of_one_and_exactly_two_outputs() -> None:
+    live = Live.admit(context=2, prompt=[0], max_new=100)
+    crank(live, lambda step: decision(50 + step))
+    assert finish(live.state) is CONTEXT_LIMIT
+    assert live.state.due == (CONTEXT_LIMIT,)
+    assert live.state.frontier == (1, 2, 2, 1, Suffix.CLOSED_UNPROCESSED)
+    assert live.state.spec.rows == 2
+
+
+@pytest.mark.contract("FSM-3", "FSM-8")
+@given(st.integers(1, 6), st.integers(0, 5), st.integers(1, 12))
+def test_the_context_and_the_budget_end_a_job_at_the_same_count_that_was_reserved(prompt, room, budget):
+    live = Live.admit(context=prompt + room, prompt=[1] * prompt, max_new=budget)
+    crank(live, lambda step: decision(50 + step))
+    outputs = min(budget, room + 1)
+    frontier = live.state.frontier
+    assert (frontier.output, frontier.processed, frontier.unprocessed) == (outputs, prompt + outputs - 1, 1)
+    assert live.state.spec.rows == frontier.processed <= prompt + room
+    expected = [LENGTH] * (outputs == budget) + [CONTEXT_LIMIT] * (outputs == room + 1)
+    assert live.state.due == tuple(expected)
+
+
+@pytest.mark.contract("FSM-3", "FSM-8")
+@pytest.mark.parametrize("outputs", [1, 2, 5])
+@pytest.mark.parametrize("last", [(EOS, b""), (9, b"x"), (60, b"STOP")], ids=["eos", "stop_token", "stop_string"])
+def test_after_an_ordinary_stop_the_last_token_is_unprocessed(outputs: int, last: tuple[int, bytes]) -> None:
+    live = Live.admit(stop_ids=[9], stop=["STOP"])
+    crank(live, lambda step: decision(*last) if step == outputs - 1 else decision(50))
+    prompt = len(live.state.spec.prompt)
+    assert live.state.frontier == (prompt, outputs, prompt + outputs - 1, 1, Suffix.CLOSED_UNPROCESSED)
+
+
+@pytest.mark.contract("FSM-3", "FSM-8")
+def test_no_output_without_a_call_processes_nothing() -> None:
+    live = Live.admit(max_new=0, zero="no_call")
+    assert (next_step(live.state), close_reason(live.state)) == (Step.CLOSE, LENGTH)
+    with pytest.raises(BrokenInvariant):
+        transition(live.state, call(live.state))
+    crank(live, lambda step: decision(50))
+    assert [event.tag for event in live.events] == ["request.admitted", "request.closed"]
+    assert (finish(live.state), live.state.due) == (LENGTH, (LENGTH,))
+    assert live.state.frontier == (3, 0, 0, 3, Suffix.CLOSED_UNPROCESSED)
+
+
+@pytest.mark.contract("FSM-3", "FSM-8")
+def test_no_output_after_a_prefill_processes_the_prompt_and_decides_nothing() -> None:
+    live = Live.admit(max_new=0, zero="prefill_only")
+    assert (next_step(live.state), close_reason(live.state)) == (Step.CALL, None)
+    live.do(call(live.state))
+    assert (next_step(live.state), close_reason(live.state)) == (Step.CLOSE, LENGTH)
+    with pytest.raises(BrokenInvariant):
+        transition(live.state, decision(50))
+    crank(live, lambda step: decision(50))
+    assert [event.tag for event in live.events] == ["request.admitted", "call.completed", "request.closed"]
+    assert (finish(live.state), live.state.due) == (LENGTH, (LENGTH,))
+    assert live.state.frontier == (3, 0, 3, 0, Suffix.EMPTY)
+    assert live.transcript.result()["usage"]["completion_tokens"] == 0
+
+
+@pytest.mark.contract("FSM-8")
+@pytest.mark.parametrize("zero", ["no_call", "prefill_only"])
+def test_a_job_without_output_that_is_cancelled_says_so_and_records_what_else_held(zero: str) -> None:
+    live = Live.admit(max_new=0, zero=zero)
+    held = due_reasons(live.state)
+    assert held == ((LENGTH,) if zero == "no_call" else ())
+    live.do(CloseRequest(CANCELLED))
+    assert (finish(live.state), live.state.due) == (CANCELLED, (CANCELLED, *held))
+
+
+# ---- what is to be done next ------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("FSM-6", "FSM-8")
+def test_each_state_owes_one_next_step() -> None:
+    live = Live.admit()
+    found = [next_step(live.state)]
+    for command in (call(live.state), decision(50), CommitOutput(), FailRequest("cause")):
+        live.do(command)
+        found.append(next_step(live.state))
+    assert found == [Step.CALL, Step.DECIDE, Step.COMMIT, Step.CALL, Step.NOTHING]
+    closed = Live.admit(stop_ids=[9])
+    states = closed.turn(9).states
+    assert [next_step(state) for state in states] == [Step.DECIDE, Step.COMMIT, Step.CLOSE, Step.NOTHING]
+    assert close_reason(states[2]) is STOP_TOKEN

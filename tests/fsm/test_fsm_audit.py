@@ -1,0 +1,247 @@
+"""Audit finds nothing in an intact log, and names the first event that cannot be in a changed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from envelope_examples import full
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import EOS, Live, call, drawn, selection
+
+from decodelog.fsm.audit import Audited, compare, replay
+from decodelog.fsm.errors import CorruptRecord
+from decodelog.fsm.events import CallCompleted, RequestAdmitted
+from decodelog.fsm.fold import fold
+from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow, Record
+from decodelog.fsm.receipt import Selection
+from decodelog.fsm.rng import unit_draw
+from decodelog.fsm.states import Status
+from decodelog.fsm.transition import CommitOutput, FailCall, IssueDecision, RebuildLanes
+
+pytestmark = pytest.mark.contract("LOG-3")
+
+
+def example() -> Live:
+    """A job of two tenures: a whole turn in one append, then one in three, then a recorded end.
+
+    Appends: 1 admitted | 2 attempt | 3..5 call, decision, commit | 6 attempt | 7 rebuilt | 8 call | 9 decision
+    | 10..11 commit, closed
+    """
+    live = Live.admit()
+    live.attempt()
+    live.turn(50)
+    live.attempt(2)
+    live.do(RebuildLanes("prefill", 3))
+    live.do(call(live.state))
+    live.do(IssueDecision(selection(EOS), b""))
+    live.do(CommitOutput())
+    return live
+
+
+LIVE = example()
+RECORDS = LIVE.records
+
+
+def kinds(records: list[Record], job: str = "job-1") -> list[tuple[int, str]]:
+    return [(fault.sequence, fault.kind) for fault in replay(job, records).faults]
+
+
+def test_an_intact_log_has_no_fault_and_leads_to_the_live_state() -> None:
+    audited = replay("job-1", RECORDS)
+    assert audited == Audited(11, LIVE.state, [], RECORDS[-1].chain)
+    assert compare(LIVE.row, audited) == []
+
+
+@pytest.mark.parametrize("length", range(1, len(RECORDS)))
+def test_the_log_of_a_running_job_has_no_fault(length: int) -> None:
+    audited = replay("job-1", RECORDS[:length])
+    assert (audited.faults, audited.events) == ([], RECORDS[length - 1].last)
+
+
+@pytest.mark.parametrize("index", range(len(RECORDS)))
+def test_a_dropped_append_is_named_where_it_is_missing(index: int) -> None:
+    records = [*RECORDS[:index], *RECORDS[index + 1 :]]
+    if index < len(RECORDS) - 1:
+        assert kinds(records) == [(RECORDS[index].first, "gap")]
+    else:  # only the listing knows that the log went on
+        assert kinds(records) == []
+        assert [fault.kind for fault in compare(LIVE.row, replay("job-1", records))] == ["listing"] * 5
+
+
+@pytest.mark.parametrize("index", range(len(RECORDS)))
+def test_a_doubled_append_is_named_where_it_comes_again(index: int) -> None:
+    records = [*RECORDS[: index + 1], *RECORDS[index:]]
+    assert kinds(records) == [(RECORDS[index].last + 1, "gap")]
+
+
+@pytest.mark.parametrize("index", range(len(RECORDS) - 1))
+def test_swapped_appends_are_named_where_the_first_should_be(index: int) -> None:
+    one, other = RECORDS[index : index + 2]
+    assert kinds([*RECORDS[:index], other, one, *RECORDS[index + 2 :]]) == [(one.first, "gap")]
+
+
+def renumbered(records: list[Record]) -> list[Record]:
+    """The appends as if each followed the one before."""
+    numbered, last = [], 0
+    for record in records:
+        numbered.append(record._replace(first=last + 1, last=last + len(record.events)))
+        last += len(record.events)
+    return numbered
+
+
+@given(st.data())
+def test_appends_moved_and_numbered_anew_are_still_found(data):
+    order = data.draw(st.permutations(range(len(RECORDS))))
+    records = renumbered([RECORDS[index] for index in order])
+    if order == list(range(len(RECORDS))):
+        assert kinds(records) == []
+    else:
+        [(sequence, _)] = kinds(records)
+        first = next(place for place, index in enumerate(order) if place != index)
+        # A tenure, a failed call or a rebuild can be anywhere by itself; the fences and the chain keep their order.
+        assert sequence >= records[first].first
+
+
+@pytest.mark.parametrize("index", [0, 2, 5, 6])
+def test_a_dropped_fact_whose_gap_was_closed_is_named_too(index: int) -> None:
+    [(sequence, _)] = kinds(renumbered([*RECORDS[:index], *RECORDS[index + 1 :]]))
+    assert sequence >= RECORDS[index].first
+
+
+CHANGES: dict[str, tuple[Callable[[list[Record]], Record], int, int, str]] = {
+    # what, the append, the event that is named, the kind
+    "begins too early": (lambda records: records[2]._replace(first=2), 2, 3, "gap"),
+    "begins too late": (lambda records: records[2]._replace(first=4), 2, 3, "gap"),
+    "ends too early": (lambda records: records[2]._replace(last=4), 2, 3, "gap"),
+    "ends too late": (lambda records: records[2]._replace(last=6), 2, 3, "gap"),
+    "lost an event": (lambda records: records[2]._replace(events=records[2].events[:2]), 2, 3, "gap"),
+    "is empty": (lambda records: records[2]._replace(events=(), last=2), 2, 3, "gap"),
+    "has another key with its receipt": (lambda records: records[2]._replace(key=b"k" * 32), 2, 4, "key"),
+    "has another key with the decision alone": (lambda records: records[6]._replace(key=b"k" * 32), 6, 9, "key"),
+    "has another key with the commit alone": (lambda records: records[7]._replace(key=b"k" * 32), 7, 10, "key"),
+    "has a fence that fell": (lambda records: records[4]._replace(fence=1), 4, 7, "fence"),
+    "has a fence that its tenure does not": (lambda records: records[3]._replace(fence=3), 3, 6, "fence"),
+    "begins with the events of another job": (
+        lambda records: records[0]._replace(events=Live.admit("job-2").records[0].events),
+        0,
+        1,
+        "job",
+    ),
+    "has another score row": (
+        lambda records: records[2]._replace(events=(CallCompleted(3, 3, b"z" * 32), *records[2].events[1:])),
+        2,
+        4,
+        "broken_invariant",
+    ),
+    "has its events swapped": (
+        lambda records: records[2]._replace(events=records[2].events[::-1]),
+        2,
+        3,
+        "illegal_transition",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "index", "sequence", "kind"), CHANGES.values(), ids=CHANGES)
+def test_a_changed_append_is_named_at_the_event_that_cannot_be(change, index, sequence, kind):
+    records = [*RECORDS[:index], change(RECORDS), *RECORDS[index + 1 :]]
+    audited = replay("job-1", records)
+    [fault] = audited.faults
+    assert (fault.job, fault.sequence, fault.kind) == ("job-1", sequence, kind)
+    assert fault.detail
+    assert audited.events == sequence - 1
+
+
+def test_what_the_reader_finds_broken_is_named_where_reading_stopped() -> None:
+    def damaged():
+        yield from RECORDS[:3]
+        raise CorruptRecord("job-1", 6, "a flipped byte")
+
+    [fault] = replay("job-1", damaged()).faults
+    assert (fault.sequence, fault.kind) == (6, "corrupt_record")
+    assert "a flipped byte" in fault.detail
+
+
+def test_the_log_of_another_job_and_a_log_without_events_are_faults() -> None:
+    assert kinds(RECORDS, "job-2") == [(1, "job")]
+    assert kinds([]) == [(1, "gap")]
+    assert compare(LIVE.row, replay("job-1", [])) == []
+
+
+# ---- noise -----------------------------------------------------------------------------------------------------
+
+
+def sampling(algorithm: str, policy: str, decide: Callable[[int], Selection]) -> list[Record]:
+    """A job whose request names a generator; every step is decided as `decide` says."""
+    live = Live.admit(
+        **{
+            "policy.family": policy,
+            "policy.transforms": full()["policy"]["transforms"] if policy == "sample" else [],
+            "rng.algorithm": algorithm,
+            "rng.seed": 2**40 + 7,
+            "rng.choice": 3,
+        }
+    )
+    for step in range(3):
+        live.do(call(live.state), IssueDecision(decide(step), b"x"), CommitOutput())
+    return live.records
+
+
+@pytest.mark.contract("POL-5")
+@pytest.mark.parametrize("algorithm", ["philox4x32-10", "splitmix64"])
+def test_noise_of_another_step_seed_or_generator_is_found(algorithm: str) -> None:
+    def noise(step: int, seed: int = 2**40 + 7, choice: int = 3, by: str = algorithm) -> Selection:
+        return drawn(50, unit_draw(by, seed, choice, 0, step))
+
+    other = {"philox4x32-10": "splitmix64", "splitmix64": "philox4x32-10"}[algorithm]
+    assert kinds(sampling(algorithm, "sample", noise)) == []
+    assert kinds(sampling(algorithm, "sample", lambda step: noise(min(step, 1)))) == [(9, "draw")]
+    assert kinds(sampling(algorithm, "sample", lambda step: noise(step, seed=7))) == [(3, "draw")]
+    assert kinds(sampling(algorithm, "sample", lambda step: noise(step, choice=0))) == [(3, "draw")]
+    assert kinds(sampling(algorithm, "sample", lambda step: noise(step, by=other))) == [(3, "draw")]
+
+
+@pytest.mark.contract("POL-5")
+def test_a_sampled_step_without_a_draw_and_a_greedy_one_with_a_draw_are_found() -> None:
+    assert kinds(sampling("philox4x32-10", "sample", lambda step: selection(50))) == [(3, "draw")]
+    assert kinds(sampling("philox4x32-10", "greedy", lambda step: drawn(50))) == [(3, "draw")]
+    assert kinds(sampling("philox4x32-10", "greedy", lambda step: selection(50))) == []
+
+
+# ---- the listing -----------------------------------------------------------------------------------------------
+
+LISTED: dict[str, Callable[[JobRow], JobRow]] = {
+    "status": lambda row: replace(row, status=Status.PENDING),
+    "finish": lambda row: replace(row, finish="length"),
+    "output": lambda row: replace(row, output=row.output + 1),
+    "prompt": lambda row: replace(row, prompt=row.prompt - 1),
+    "identity": lambda row: replace(row, identity="0" * 64),
+    "head": lambda row: replace(row, head=Head(row.head.sequence + 1, row.head.chain)),
+    "chain": lambda row: replace(row, head=Head(row.head.sequence, EMPTY_HEAD.chain)),
+}
+
+
+@pytest.mark.parametrize(("name", "change"), LISTED.items(), ids=LISTED)
+def test_a_listing_that_differs_from_the_log_is_named(name: str, change: Callable[[JobRow], JobRow]) -> None:
+    [fault] = compare(change(LIVE.row), replay("job-1", RECORDS))
+    assert (fault.job, fault.sequence, fault.kind) == ("job-1", 11, "listing")
+    assert f"says {name} " in fault.detail
+
+
+def test_the_listing_of_a_failed_job_names_its_cause() -> None:
+    live = Live.admit(retry_budget=0)
+    live.do(FailCall("call_failed", "detail"))
+    audited = replay("job-1", live.records)
+    assert compare(live.row, audited) == []
+    assert len(compare(replace(live.row, finish=None), audited)) == 1
+
+
+def test_an_admission_alone_is_an_intact_log() -> None:
+    live = Live.admit()
+    assert isinstance(live.events[0], RequestAdmitted)
+    audited = replay("job-1", live.records)
+    assert (audited.events, audited.state, audited.faults) == (1, fold(None, live.events[0]), [])
+    assert compare(live.row, audited) == []

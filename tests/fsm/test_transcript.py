@@ -1,0 +1,197 @@
+"""What callers read: a stream that any sequence number splits exactly, and a result that agrees with it."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import EOS, Live, call, crank, decision, selection
+
+from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.transcript import Emission, Transcript
+from decodelog.fsm.transition import CloseRequest, CommitOutput, FailRequest, IssueDecision, RebuildLanes
+
+pytestmark = pytest.mark.contract("OUT-7")
+
+# Half characters, ill-formed bytes, beginnings of the stop "ab\n", and nothing at all.
+PIECES = [b"a", b"ab", b"b", b"\n", b"\xe2\x82", b"\xac", b"\xf0\x9f", b"\x98\x80", b"\xff", "né".encode(), b""]
+scripts = st.lists(st.tuples(st.sampled_from(PIECES), st.booleans()), min_size=1, max_size=12)
+
+
+def run(script: list[tuple[bytes, bool]], include_stop: bool = False) -> Live:
+    """Run the script to the end of its last token; hidden tokens are special ones."""
+    live = Live.admit(max_new=len(script), stop=["ab\n"], include_stop=include_stop, context=60)
+    crank(live, lambda step: decision(50 + step, *script[step]))
+    return live
+
+
+@given(scripts, st.booleans())
+def test_reading_from_any_sequence_number_gives_exactly_the_rest(script, include_stop):
+    live = run(script, include_stop)
+    whole, reader = live.transcript, Transcript()
+    for start, event in enumerate(live.events, 1):
+        rest = [emission for emission in whole.emissions if emission.sequence >= start]
+        assert reader.emissions + rest == whole.emissions
+        assert reader.text + "".join(emission.text for emission in rest) == whole.text
+        reader.take(event)
+    assert reader == whole
+    assert all(one.sequence < other.sequence for one, other in pairwise(whole.emissions))
+
+
+@given(scripts, st.booleans())
+def test_offsets_say_where_each_delta_lies_in_the_whole_text(script, include_stop):
+    live = run(script, include_stop)
+    transcript = live.transcript
+    data = b"".join(piece for piece, hidden in script[: live.state.frontier.output] if not hidden)
+    for emission in transcript.emissions:
+        end = emission.characters + len(emission.text)
+        assert transcript.text[emission.characters : end] == emission.text
+        assert data[: emission.bytes].decode("utf-8", "replace") == transcript.text[: emission.characters]
+    assert transcript.emissions[0].characters == transcript.emissions[0].bytes == 0
+    assert sum(len(emission.text) for emission in transcript.emissions) == len(transcript.text)
+
+
+@given(scripts)
+def test_each_token_is_one_item_with_its_log_probabilities_and_the_end_is_the_last_item(script):
+    transcript = run(script).transcript
+    *tokens, last = transcript.emissions
+    assert [item.token for item in tokens] == transcript.token_ids == [50 + step for step in range(len(tokens))]
+    assert {(item.logprob_raw, item.logprob, item.finish) for item in tokens} == {(-0.5, -0.25, None)}
+    assert (last.token, last.logprob_raw, last.logprob) == (None, None, None)
+    assert last.finish in ("length", "stop_string")
+
+
+@pytest.mark.contract("OUT-2", "OUT-7")
+def test_held_text_is_given_at_an_end_that_is_not_its_stop() -> None:
+    live = run([(b"xa", False), (b"b", False)])
+    assert [(item.text, item.characters, item.bytes) for item in live.transcript.emissions] == [
+        ("x", 0, 0),
+        ("", 1, 1),
+        ("ab", 1, 1),
+    ]
+    live = Live.admit(stop=["ab\n"])
+    live.turn(50, b"xa")
+    live.do(CloseRequest(FinishReason.CANCELLED))
+    assert live.transcript.text == "xa"
+    assert live.transcript.emissions[-1].finish == "cancelled"
+
+
+def test_the_state_that_a_caller_has_already_folded_is_taken_as_it_is() -> None:
+    live = run([(b"xa", False), (b"b\n", False)])
+    folding = Transcript()
+    for event in live.events:
+        folding.take(event)
+    taking = live.transcript
+    assert taking == folding
+    assert taking.state is live.state is not folding.state
+
+
+def test_a_transcript_that_begins_at_a_recorded_decision_shows_its_token() -> None:
+    live = Live.admit()
+    live.do(call(live.state), decision(60, b"x"))
+    resumed = Transcript(state=live.state, sequence=len(live.events))
+    live.do(CommitOutput())
+    resumed.take(live.events[-1])
+    assert resumed.emissions == [Emission(4, 60, "x", 0, 0, -0.5, -0.25)]
+    assert resumed.token_ids == [60]
+
+
+# ---- what the lanes hold ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("FSM-3")
+def test_the_tokens_that_a_rebuild_processes_are_exactly_the_processed_ones() -> None:
+    assert Transcript().processed_tokens == []
+    live = Live.admit(prompt=[1, 40, 41])
+    assert live.transcript.processed_tokens == []
+    live.do(call(live.state))
+    assert live.transcript.processed_tokens == [1, 40, 41]
+    live.turn(50)
+    assert live.transcript.processed_tokens == [1, 40, 41]
+    live.turn(51)
+    assert live.transcript.processed_tokens == [1, 40, 41, 50]
+    live.do(call(live.state), decision(52))
+    assert live.transcript.processed_tokens == [1, 40, 41, 50, 51]
+    assert len(live.transcript.processed_tokens) == live.state.frontier.processed
+
+
+# ---- the result ------------------------------------------------------------------------------------------------
+
+
+def test_the_result_agrees_with_the_stream_and_counts_committed_tokens() -> None:
+    live = Live.admit(max_new=8, stop=["END"])
+    live.attempt()
+    live.turn(50, "né".encode())
+    live.attempt(2)
+    live.do(RebuildLanes("prefill", 3))
+    live.turn(51, b"xEND")
+    transcript = live.transcript
+    result = transcript.result()
+    assert result == {
+        "job": "job-1",
+        "identity": live.state.spec.identity.hex(),
+        "state": "CLOSED",
+        "finish_reason": "stop_string",
+        "text": "néx",
+        "token_ids": [50, 51],
+        "usage": {
+            "prompt_tokens": 3,
+            "completion_tokens": 2,
+            "total_tokens": 5,
+            "recomputed_tokens": 3,
+            "attempts": 2,
+        },
+    }
+    assert json.loads(json.dumps(result)) == result
+    assert result["text"] == "".join(emission.text for emission in transcript.emissions)
+    assert result["usage"]["completion_tokens"] == len([e for e in transcript.emissions if e.token is not None])
+
+
+@pytest.mark.contract("FSM-10", "OUT-7")
+def test_the_result_of_a_failed_job_keeps_its_tokens_and_names_the_cause() -> None:
+    live = Live.admit()
+    live.turn(50, b"x")
+    live.do(FailRequest("non_finite_scores", "a NaN"))
+    result = live.transcript.result()
+    assert (result["state"], result["finish_reason"], result["text"]) == ("FAILED", None, "x")
+    assert result["error"] == {"code": "non_finite_scores", "message": "a NaN"}
+    assert live.transcript.emissions[-1].finish == "failed"
+
+
+def test_the_result_of_a_running_job_has_no_finish_reason() -> None:
+    live = Live.admit()
+    live.turn(50, b"x")
+    result = live.transcript.result()
+    assert (result["state"], result["finish_reason"], result["text"], "error" in result) == (
+        "PENDING",
+        None,
+        "x",
+        False,
+    )
+    assert Transcript().result() == {}
+
+
+@pytest.mark.contract("OUT-3", "OUT-7")
+def test_a_hidden_token_is_counted_and_shows_nothing() -> None:
+    live = Live.admit()
+    live.turn(50, b"injury.")
+    live.turn(EOS, b"<|end|>", hidden=True)
+    assert live.transcript.text == "injury."
+    assert live.transcript.token_ids == [50, EOS]
+    shown = Live.admit(skip_special=False)
+    shown.turn(EOS, b"<|end|>", hidden=True)
+    assert shown.transcript.text == "<|end|>"
+
+
+def test_log_probabilities_are_those_of_the_receipt() -> None:
+    live = Live.admit()
+    live.do(
+        call(live.state),
+        IssueDecision(selection(50, logprob_raw=-3.25, logprob=-0.125), b"x"),
+        CommitOutput(),
+    )
+    (item,) = live.transcript.emissions
+    assert (item.logprob_raw, item.logprob) == (-3.25, -0.125)

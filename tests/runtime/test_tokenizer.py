@@ -1,0 +1,241 @@
+"""The text interface: exact bytes of every id, encoding with and without special tokens, chat templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoTokenizer
+
+from decodelog.fsm.errors import BrokenArtifact, NoChatTemplate, Problem, TemplateFailed, UnsupportedModel
+from decodelog.runtime.artifacts import find_model
+from decodelog.runtime.tokenizer import TextInterface, load_text, special_id, template_of
+
+NAME = "smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="session")
+def directory() -> Path:
+    try:
+        return find_model(NAME, Path.home() / ".cache" / "decodelog")
+    except Problem as error:
+        pytest.fail(f"{error}: these tests run on the real tokenizer")
+
+
+@pytest.fixture(scope="session")
+def real(directory: Path) -> TextInterface:
+    return load_text(directory, 49152)
+
+
+@pytest.fixture(scope="session")
+def sentence_piece(tmp_path_factory: pytest.TempPathFactory) -> TextInterface:
+    """A SentencePiece-like tokenizer: visible spaces, byte fallback, a BOS from the post-processor, an unused id."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "▁b", "▁▁", "é"]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    merges = [("▁", "a"), ("▁", "b"), ("▁", "▁")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True))
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in ("<unk>", "<s>", "</s>")])
+    tokenizer.add_tokens([AddedToken("plain words", normalized=False, special=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    directory = tmp_path_factory.mktemp("sentence-piece")
+    tokenizer.save(str(directory / "tokenizer.json"))
+    return load_text(directory, len(pieces) + 4)
+
+
+def joined(text: TextInterface, ids: Sequence[int]) -> bytes:
+    return b"".join(text.pieces[index] for index in ids)
+
+
+# ---- exact bytes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("OUT-1")
+@given(st.text())
+def test_a_texts_pieces_join_to_its_bytes(real: TextInterface, text: str) -> None:
+    ids = real.encode(text, add_special_tokens=True)
+    assert joined(real, ids) == text.encode()
+    assert real.decode(ids) == text
+
+
+@pytest.mark.contract("OUT-1")
+@given(st.lists(st.integers(0, 49151), max_size=40))
+def test_any_ids_pieces_join_to_the_tokenizers_own_decoding(real: TextInterface, ids: list[int]) -> None:
+    assert joined(real, ids).decode("utf-8", "replace") == real.decode(ids)
+
+
+@pytest.mark.contract("OUT-1")
+def test_every_byte_has_a_piece_of_its_own_and_no_piece_is_empty(real: TextInterface) -> None:
+    assert len(real.pieces) == 49152
+    assert all(real.pieces)
+    # A byte-level vocabulary starts from single bytes; these 13 never occur in UTF-8, and this vocabulary leaves some out.
+    assert {bytes([byte]) for byte in range(0xC0)} <= set(real.pieces)
+
+
+@pytest.mark.contract("OUT-1")
+def test_text_survives_token_by_token(real: TextInterface) -> None:
+    text = "Ünïcode 😀👩‍👩‍👧 日本語\n\t  1234567\r\n<|im_end|> Ġ ▁ \u0000\u200b"
+    ids = real.encode(text, add_special_tokens=False)
+    assert joined(real, ids) == text.encode()
+    assert len([index for index in ids if real.pieces[index].isdigit()]) == 7  # each digit is a token of its own
+
+
+@pytest.mark.contract("OUT-1")
+@given(st.text(st.characters(codec="utf-8", exclude_characters="▁")))
+def test_byte_fallback_pieces_join_to_the_text_behind_its_dummy_space(sentence_piece: TextInterface, text: str) -> None:
+    ids = sentence_piece.encode(text, add_special_tokens=False)
+    assert sentence_piece.leading_space_dropped
+    assert joined(sentence_piece, ids).decode().removeprefix(" ") == text.removeprefix(" ")
+
+
+@pytest.mark.contract("OUT-1")
+@given(st.lists(st.integers(0, 265), max_size=30))
+def test_byte_fallback_ids_join_to_the_tokenizers_own_decoding(sentence_piece: TextInterface, ids: list[int]) -> None:
+    # The library replaces each byte of an ill-formed run, decodelog each maximal ill-formed part: compare sound text.
+    try:
+        text = joined(sentence_piece, ids).decode()
+    except UnicodeDecodeError:
+        return
+    assert text.removeprefix(" ") == sentence_piece.decode(ids)
+
+
+@pytest.mark.contract("OUT-1")
+def test_pieces_of_a_sentence_piece_vocabulary(sentence_piece: TextInterface) -> None:
+    assert sentence_piece.pieces[3 + 0x0A] == b"\n"
+    assert sentence_piece.pieces[259:266] == (b" ", b"a", b"b", b" a", b" b", b"  ", "é".encode())
+    assert sentence_piece.pieces[266] == b"plain words"
+    assert sentence_piece.pieces[267:] == (b"",) * 2  # ids that score rows have and the tokenizer does not
+
+
+@pytest.mark.contract("OUT-1")
+def test_a_decoder_whose_bytes_are_unknown_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
+    for decoder in (decoders.WordPiece(), None):
+        if decoder is not None:
+            tokenizer.decoder = decoder
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        with pytest.raises(UnsupportedModel, match="tokenizer decoder"):
+            load_text(tmp_path, 1)
+
+
+@pytest.mark.contract("OUT-1")
+@pytest.mark.parametrize("content", [None, "{}", "not json"])
+def test_a_broken_tokenizer_file_is_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(BrokenArtifact, match=r"tokenizer\.json"):
+        load_text(tmp_path, 1)
+
+
+# ---- special tokens --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("OUT-3")
+def test_special_tokens_are_those_that_the_tokenizer_marks(real: TextInterface, sentence_piece: TextInterface) -> None:
+    assert [index for index in range(49152) if real.is_special(index)] == list(range(17))
+    assert [index for index in range(269) if sentence_piece.is_special(index)] == [0, 1, 2]  # not "plain words"
+
+
+@pytest.mark.contract("ENV-7")
+def test_only_the_tokenizers_own_rule_adds_special_tokens(real: TextInterface, sentence_piece: TextInterface) -> None:
+    assert sentence_piece.encode("a", add_special_tokens=True)[0] == 1
+    assert 1 not in sentence_piece.encode("a", add_special_tokens=False)
+    assert real.encode("a", add_special_tokens=True) == real.encode("a", add_special_tokens=False)
+
+
+def test_special_ids_are_found_by_their_name(directory: Path) -> None:
+    assert special_id(directory, "eos_token") == 2
+    assert special_id(directory, "mask_token") is None
+
+
+# ---- chat templates ----------------------------------------------------------------------------------------------------
+
+CHATS: list[list[dict[str, str]]] = [
+    [{"role": "user", "content": "Hello <|im_end|> & 'quotes' \\n"}],
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi\n"}],
+    [
+        {"role": "user", "content": "1"},
+        {"role": "assistant", "content": "2"},
+        {"role": "user", "content": "日本"},
+    ],
+]
+
+
+@pytest.mark.contract("ENV-7")
+@pytest.mark.parametrize("chat", CHATS)
+@pytest.mark.parametrize("prompt", [True, False])
+def test_chats_render_and_encode_as_in_transformers(
+    real: TextInterface, directory: Path, chat: list[dict[str, str]], prompt: bool
+) -> None:
+    theirs = AutoTokenizer.from_pretrained(directory)
+    text = real.apply_chat_template(chat, add_generation_prompt=prompt)
+    assert text == theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=prompt)
+    expected = theirs.apply_chat_template(chat, tokenize=True, add_generation_prompt=prompt, return_dict=True)
+    assert real.encode(text, add_special_tokens=False) == expected["input_ids"]
+
+
+def templated(directory: Path, real_directory: Path, template: Any, **config: Any) -> TextInterface:
+    (directory / "tokenizer.json").write_bytes((real_directory / "tokenizer.json").read_bytes())
+    config |= {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": template}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    return load_text(directory, 49152)
+
+
+TEMPLATES = {
+    "special tokens": ("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}", "<s>hi</s>"),
+    "blocks leave no blanks": (
+        "{% if true %}\n    {% for m in messages %}\n{{ m.role }}\n{% endfor %}\n{% endif %}",
+        "user\n",
+    ),
+    "loop controls": ("{% for m in messages %}{% break %}{% endfor %}x", "x"),
+    "generation blocks": ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "hi"),
+    "json is not escaped for HTML": ("{{ {'a': '<é>'} | tojson }}", '{"a": "<é>"}'),
+    "no clock": ("{{ strftime_now is defined }}", "False"),
+    "no tools": ("{{ tools is none }}", "True"),
+}
+
+
+@pytest.mark.contract("ENV-7")
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_sees_what_templates_expect(tmp_path: Path, directory: Path, name: str) -> None:
+    template, expected = TEMPLATES[name]
+    text = templated(tmp_path, directory, template)
+    assert text.apply_chat_template([{"role": "user", "content": "hi"}]) == expected
+
+
+@pytest.mark.contract("ENV-7")
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[0].content + 1 }}", "str"),
+        ("{% if %}", "Expected an expression"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "not safely callable"),
+        ("{{ nothing.at.all }}", "undefined"),
+        ("{{ 1 // 0 }}", "zero"),
+    ],
+)
+def test_a_refusing_or_broken_template_is_typed(tmp_path: Path, directory: Path, template: str, reason: str) -> None:
+    text = templated(tmp_path, directory, template)
+    with pytest.raises(TemplateFailed, match=reason):
+        text.apply_chat_template([{"role": "user", "content": "hi"}])
+
+
+@pytest.mark.contract("ENV-7")
+def test_where_a_template_is_looked_for(tmp_path: Path, directory: Path) -> None:
+    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
+    assert templated(tmp_path, directory, named).apply_chat_template([]) == "d"
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert template_of(tmp_path) == "file"
+    (tmp_path / "chat_template.jinja").unlink()
+    with pytest.raises(NoChatTemplate, match=tmp_path.name):
+        templated(tmp_path, directory, None).apply_chat_template([])

@@ -1,0 +1,169 @@
+"""Databases that are not there, not databases, locked, full or damaged: each a typed error that says what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from sqlalchemy import text
+from steps import admit
+
+from decodelog.fsm.errors import (
+    DatabaseFault,
+    DatabaseLocked,
+    DatabaseUnavailable,
+    Rejected,
+    SchemaMissing,
+    Transient,
+    UnsupportedDatabase,
+)
+from decodelog.fsm.ports import Outcome
+from decodelog.store import schema
+from decodelog.store.engine import open_store
+
+
+@pytest.mark.contract("LOG-2")
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("", "it is no database URL"),
+        ("decodelog.db", "it is no database URL"),
+        ("sqlite://", "a database in memory would end with its connection"),
+        ("sqlite:///:memory:", "a database in memory would end with its connection"),
+        ("sqlite:///file:x?mode=memory&uri=true", "it is no plain file"),
+        ("mysql://host/name", "there is no support for mysql"),
+        ("postgresql+asyncpg://host/name", "there is no support for postgresql+asyncpg"),
+        ("oracle+nonsense://host/name", "there is no support for oracle+nonsense"),
+        ("memory://shared", "there is no support for memory"),
+    ],
+)
+def test_a_url_that_cannot_be_used_says_why(url, reason):
+    for ask in (open_store, schema.upgrade):
+        with pytest.raises(UnsupportedDatabase) as problem:
+            ask(url)
+        assert reason in problem.value.reason
+        assert isinstance(problem.value, Rejected)
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_password_does_not_reach_an_error():
+    with pytest.raises(DatabaseUnavailable) as problem:
+        open_store("postgresql://user:secret@127.0.0.1:1/name")
+    assert isinstance(problem.value, Transient)
+    assert "secret" not in str(problem.value)
+    assert "try again" in str(problem.value)
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_file_that_is_not_there_is_not_created(tmp_path):
+    file = tmp_path / "decodelog.db"
+    for ask in (open_store, schema.check, schema.current):
+        with pytest.raises(SchemaMissing):
+            ask(f"sqlite:///{file}")
+    assert not file.exists()
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_directory_and_a_file_of_something_else_are_no_databases(tmp_path):
+    note = tmp_path / "note.txt"
+    note.write_text("not a database, and long enough to be read as the header of one" * 20)
+    for path, reason in ((tmp_path, "it is a directory"), (note, "the file is no SQLite database")):
+        for ask in (open_store, schema.upgrade):
+            with pytest.raises(UnsupportedDatabase) as problem:
+                ask(f"sqlite:///{path}")
+            assert problem.value.reason == reason
+    assert note.read_text().startswith("not a database")
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_place_where_no_file_can_be_made_is_unavailable(tmp_path):
+    with pytest.raises(DatabaseUnavailable, match="unable to open database file"):
+        schema.upgrade(f"sqlite:///{tmp_path / 'missing' / 'decodelog.db'}")
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_database_that_another_process_holds_is_locked_and_nothing_is_lost(sqlite_url):
+    store = open_store(sqlite_url, busy_timeout_ms=50)
+    writer = admit(store)
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for change in (
+            lambda: store.append([writer.step()]),
+            lambda: store.claim("worker-1", 1000, 1),
+            lambda: admit(store, "job-2"),
+            lambda: store.heartbeat("worker-1", 1000),
+        ):
+            with pytest.raises(DatabaseLocked, match="try again") as problem:
+                change()
+            assert isinstance(problem.value, Transient)
+        assert len(list(store.read("job-1"))) == 1
+        other.execute("ROLLBACK")
+    (result,) = store.append([writer.step()])
+    assert result.outcome is Outcome.APPENDED
+    store.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_row_that_another_process_holds_is_locked_on_postgresql(postgres_url):
+    store, other = open_store(postgres_url, busy_timeout_ms=50), open_store(postgres_url)
+    writer = admit(store)
+    with other._database.transaction() as connection:
+        connection.execute(text("SELECT 1 FROM jobs FOR UPDATE"))
+        with pytest.raises(DatabaseLocked, match="try again"):
+            store.append([writer.step()])
+    (result,) = store.append([writer.step()])
+    assert result.outcome is Outcome.APPENDED
+    store.close()
+    other.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_full_disk_undoes_the_whole_batch(sqlite_url):
+    """The limit on the file's pages is SQLite's own way to run out of space."""
+    store = open_store(sqlite_url)
+    writers = [admit(store, f"job-{number}") for number in range(40)]
+    with store._database.single() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+
+    def step():
+        results = store.append([writer.step() for writer in writers])
+        return [writer.at(result.head) for writer, result in zip(writers, results, strict=True)]
+
+    with pytest.raises(DatabaseUnavailable, match="disk is full"):  # noqa: PT012 - some step or other
+        while True:
+            writers = step()
+    heads = {store.row(writer.job).head.sequence for writer in writers}
+    assert heads == {writers[0].head.sequence}
+    with store._database.single() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 100000")
+    step()
+    assert {store.row(writer.job).head.sequence for writer in writers} == {writers[0].head.sequence + 3}
+    store.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_connections_that_the_server_ended_are_an_error_once_and_then_made_anew(postgres_url, postgres_server):
+    store = open_store(postgres_url)
+    writer = admit(store)
+    postgres_server.admin.execute(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = 'decodelog'"
+    )
+    with pytest.raises(DatabaseUnavailable):
+        store.append([writer.step()])
+    results = [store.append([writer.step()]) for _ in range(2)]
+    assert [result.outcome for (result,) in results] == [Outcome.APPENDED, Outcome.DUPLICATE]
+    store.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_tables_that_are_not_as_the_schema_says_are_a_defect(empty_url):
+    schema.upgrade(empty_url)
+    store = open_store(empty_url)
+    with store._database.transaction() as connection:
+        connection.execute(text("DROP TABLE refusals"))
+    writer = admit(store)
+    with pytest.raises(DatabaseFault, match="run `decodelog db check`"):
+        store.append([writer.step(fence=3)])
+    store.close()

@@ -1,0 +1,229 @@
+"""Events as bytes: exact both ways, small, and readable for ever."""
+
+from __future__ import annotations
+
+import math
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgpack import packb, unpackb
+from steps import digest, step_events
+
+from decodelog.fsm.errors import CorruptRecord, UnknownWireTag
+from decodelog.fsm.events import (
+    EVENTS,
+    AttemptStarted,
+    CallCompleted,
+    CallFailed,
+    DecisionMade,
+    LanesRebuilt,
+    OutputCommitted,
+    RequestAdmitted,
+    RequestClosed,
+    RequestFailed,
+)
+from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.receipt import Alternative, Receipt, Selection
+from decodelog.store import codec
+from decodelog.store.codec import STEP, STEP_WIRE, WIRE, decode, encode
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "events"
+KEY = bytes(range(32))
+
+# ---- golden bytes: files are added, never edited ----
+
+SCORES, STATE, OTHER = digest("scores"), digest("state"), digest("other receipt")
+GREEDY = Selection(4567, 1, -1.25, -0.1, 0.7)
+DRAWN = Selection(4567, 40, -1 / 3, -0.1, math.inf, 0.25, 0.125, 0.5)
+LISTED = DRAWN._replace(alternatives=(Alternative(4567, -0.5, -0.25), Alternative(7, -1.5, -math.inf)))
+PIECE = b" caf\xc3\xa9\xff"
+
+
+def receipt(selection, receipt_id=KEY, hidden=False):
+    return Receipt(1234, 0, selection, PIECE, hidden, receipt_id)
+
+
+CALL, OUTPUT = CallCompleted(1, 1300, SCORES), OutputCommitted(1235, STATE)
+
+EXAMPLES = {
+    "request.admitted.1": (RequestAdmitted("job-1", b'{"schema":"numinens.request.v1"}'),),
+    "attempt.started.1": (AttemptStarted(3, "worker-1", (("device", "cpu"), ("torch", "2.13.0"))),),
+    "attempt.started.1-bare": (AttemptStarted(1, "worker-1", ()),),
+    "lanes.rebuilt.1": (LanesRebuilt("prefill", 1300, SCORES),),
+    "lanes.rebuilt.1-pending": (LanesRebuilt("reexecute", 2**40, b""),),
+    "call.completed.1": (CALL,),
+    "call.failed.1": (CallFailed("numeric_fault", "row 3 holds a NaN"),),
+    "decision.made.1-greedy": (DecisionMade(receipt(GREEDY)),),
+    "decision.made.1-drawn": (DecisionMade(receipt(DRAWN)),),
+    "decision.made.1-alternatives": (DecisionMade(receipt(LISTED, hidden=True)),),
+    "decision.made.1-other-key": (DecisionMade(receipt(GREEDY, OTHER)),),
+    "output.committed.1": (OUTPUT,),
+    "request.closed.1": (RequestClosed(FinishReason.STOP_STRING, (FinishReason.STOP_STRING, FinishReason.LENGTH)),),
+    "request.failed.1": (RequestFailed("numeric_fault", "row 3 holds a NaN"),),
+    "step.1-greedy": (CALL, DecisionMade(receipt(GREEDY)), OUTPUT),
+    "step.1-drawn": (CALL, DecisionMade(receipt(DRAWN)), OUTPUT),
+    "step.1-alternatives": (CALL, DecisionMade(receipt(LISTED)), OUTPUT),
+    "step.1-closed": (
+        CALL,
+        DecisionMade(receipt(GREEDY)),
+        OUTPUT,
+        RequestClosed(FinishReason.EOS, (FinishReason.EOS, FinishReason.LENGTH)),
+    ),
+}
+
+
+@pytest.mark.contract("LOG-5")
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_golden_bytes_are_written_and_read_as_ever(name):
+    golden = (GOLDEN / f"{name}.bin").read_bytes()
+    assert encode(EXAMPLES[name], KEY) == golden
+    assert decode(golden, KEY, "job-1", 1) == EXAMPLES[name]
+
+
+@pytest.mark.contract("LOG-5")
+def test_every_file_of_golden_bytes_is_tested_and_every_event_and_code_has_one():
+    files = {path.stem: path.read_bytes() for path in GOLDEN.glob("*.bin")}
+    assert set(files) == set(EXAMPLES)
+    assert {type(event) for events in EXAMPLES.values() for event in events} == set(EVENTS.values())
+    assert {fields[0] for golden in files.values() for fields in unpackb(golden)} == {*WIRE, STEP}
+
+
+@pytest.mark.contract("LOG-5")
+def test_every_event_has_one_wire_code_for_each_of_its_versions():
+    assert {tag for tag, _ in WIRE.values()} == set(EVENTS)
+    assert len(set(WIRE.values())) == len(WIRE)
+    assert set(STEP_WIRE) <= set(WIRE.values())
+    assert all(code < 128 for code in (*WIRE, STEP)), "a code takes one byte"
+
+
+# ---- exactness ----
+
+digests = st.binary(min_size=32, max_size=32)
+counts = st.integers(0, 2**63 - 1)
+floats = st.floats(allow_nan=False)
+maybe = st.none() | floats
+reasons = st.sampled_from(FinishReason)
+alternatives = st.lists(st.builds(Alternative, counts, floats, floats), max_size=3).map(tuple)
+selections = st.builds(Selection, counts, counts, floats, floats, floats, maybe, maybe, maybe, alternatives)
+receipts = st.builds(Receipt, counts, counts, selections, st.binary(), st.booleans(), digests | st.just(KEY))
+text = st.text(st.characters(exclude_categories=["Cs"]))
+calls = st.builds(CallCompleted, counts, counts, digests | st.binary())
+outputs = st.builds(OutputCommitted, counts, digests | st.binary())
+events = st.one_of(
+    st.builds(RequestAdmitted, text, st.binary()),
+    st.builds(AttemptStarted, counts, text, st.lists(st.tuples(text, text)).map(tuple)),
+    st.builds(LanesRebuilt, text, counts, st.binary()),
+    calls,
+    st.builds(CallFailed, text, text),
+    st.builds(DecisionMade, receipts),
+    outputs,
+    st.builds(RequestClosed, reasons, st.lists(reasons).map(tuple)),
+    st.builds(RequestFailed, text, text),
+)
+
+
+@pytest.mark.contract("LOG-5")
+@given(st.lists(events, max_size=5))
+def test_what_is_decoded_equals_what_was_encoded(given_events):
+    payload = encode(given_events, KEY)
+    assert decode(payload, KEY, "job-1", 1) == tuple(given_events)
+    assert encode(decode(payload, KEY, "job-1", 1), KEY) == payload
+
+
+@st.composite
+def steps(draw):
+    """Three events that are, or nearly are, an ordinary step, and sometimes its end."""
+    receipt = draw(receipts)
+    output = draw(st.sampled_from([receipt.step + 1, receipt.step]))
+    step = (draw(calls), DecisionMade(receipt), OutputCommitted(output, draw(digests)))
+    return step + draw(st.just(()) | st.builds(RequestClosed, reasons, st.just(())).map(lambda event: (event,)))
+
+
+@pytest.mark.contract("LOG-5")
+@given(steps())
+def test_a_step_written_as_one_is_the_same_three_events(step):
+    assert decode(encode(step, KEY), KEY, "job-1", 1) == step
+
+
+@pytest.mark.contract("LOG-5", "POL-6")
+@given(st.binary(min_size=8, max_size=8), st.booleans())
+def test_floats_come_back_bit_for_bit(bits, drawn):
+    """Any of the 2^64, NaNs and negative zero among them; `==` would not tell them apart."""
+    (value,) = struct.unpack("<d", bits)
+    selection = Selection(1, 1, value, value, value, *((value, value, value) if drawn else ()))
+    step = (CALL, DecisionMade(receipt(selection)), OUTPUT)
+    for written in (step, step[1:]):
+        (decision,) = [event for event in decode(encode(written, KEY), KEY, "j", 1) if isinstance(event, DecisionMade)]
+        read = [number for number in decision.receipt.selection[2:8] if number is not None]
+        assert {struct.pack("<d", number) for number in read} == {bits}
+
+
+@pytest.mark.contract("LOG-5", "LOG-9")
+def test_a_step_is_small():
+    """A greedy and a drawn token; what their rows add is measured by the benchmarks."""
+    sizes = [len(encode(step_events("job-1", 1234, drawn=drawn)[1], step_events("job-1", 1234)[0])) for drawn in (0, 1)]
+    assert sizes[0] <= 115
+    assert sizes[1] <= 140
+
+
+# ---- what was never written ----
+
+
+@pytest.mark.contract("LOG-5")
+def test_an_unknown_wire_tag_is_an_error_and_not_a_skip():
+    payload = packb([[7, 1, STATE], [77, "an event of a later release"]])
+    with pytest.raises(UnknownWireTag) as problem:
+        decode(payload, KEY, "job-1", 10)
+    assert (problem.value.job, problem.value.sequence, problem.value.tag) == ("job-1", 11, 77)
+    assert "install a newer decodelog" in str(problem.value)
+
+
+@pytest.mark.contract("LOG-3", "LOG-5")
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "its payload is no list of events"),
+        (b"\xc1", "its payload is no list of events"),
+        (packb(7), "its payload is no list of events"),
+        (packb([7]), "its payload is no list of events"),
+        (packb([[]]), "its payload is no list of events"),
+        (packb([["call.completed", 1]]), "'call.completed' is no wire tag"),
+        (packb([[7, 1]]), "the fields of an event cannot be read"),
+        (packb([[6, 0, 0, b"", False, 1, 1, 0.0]]), "the fields of an event cannot be read"),
+        (packb([[8, "boredom", []]]), "the fields of an event cannot be read"),
+        (packb([[STEP, 1, 1, 1, 0, b"", False, 1, 1, b"short"]]), "the fields of an event cannot be read"),
+        (packb([[7, 1, STATE]]) + b"\x00", "its payload is no list of events"),
+    ],
+)
+def test_bytes_that_no_release_wrote_are_a_corrupt_record(payload, reason):
+    with pytest.raises(CorruptRecord) as problem:
+        decode(payload, KEY, "job-1", 10)
+    assert (problem.value.job, problem.value.sequence) == ("job-1", 10)
+    assert reason in problem.value.reason
+
+
+@pytest.mark.contract("LOG-5")
+@given(st.binary(max_size=80) | st.recursive(st.none() | counts | st.binary(), st.lists, max_leaves=8).map(packb))
+def test_any_bytes_decode_or_are_a_typed_error(payload):
+    with suppress(CorruptRecord, UnknownWireTag):
+        decode(payload, KEY, "job-1", 1)
+
+
+# ---- old versions ----
+
+
+@pytest.mark.contract("LOG-5")
+def test_an_old_version_is_brought_to_the_newest_one_version_at_a_time(monkeypatch):
+    """As if `output.committed` had had a version 1 without its state, and a version 2 that counted from 0."""
+    build = codec._NEWEST["output.committed"][1]
+    monkeypatch.setitem(codec._NEWEST, "output.committed", (3, build))
+    monkeypatch.setitem(codec.UPCASTS, ("output.committed", 1), lambda fields: (*fields, STATE))
+    monkeypatch.setitem(codec.UPCASTS, ("output.committed", 2), lambda fields: (fields[0] + 1, *fields[1:]))
+    read = [codec.reader("output.committed", version) for version in (1, 2, 3)]
+    assert read[0]((7, 4), KEY) == OutputCommitted(5, STATE)
+    assert read[1]((7, 4, SCORES), KEY) == OutputCommitted(5, SCORES)
+    assert read[2]((7, 4, SCORES), KEY) == OutputCommitted(4, SCORES)

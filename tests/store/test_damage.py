@@ -1,0 +1,223 @@
+"""Damaged logs: every changed byte and every lost, doubled, moved or invented append is found and named."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+from steps import Writer, admit, digest, write
+
+from decodelog.fsm.errors import CorruptRecord, UnknownWireTag
+from decodelog.fsm.ports import Head, Outcome
+from decodelog.store.audit import audit
+from decodelog.store.chain import CHECK_BYTES, StoredLog, records
+from decodelog.store.chain import digest as chain_digest
+from decodelog.store.engine import open_store
+from decodelog.store.memory_log import MemoryStore
+
+
+@pytest.fixture(scope="module")
+def log() -> StoredLog:
+    """A sound log of 47 appends, three of them anchors, and under two fences."""
+    store = MemoryStore()
+    writer = write(store, admit(store), 25)
+    store.claim("worker-1", 1, 1)
+    writer = write(store, Writer("job-1", writer.head, 1, writer.output), 21)
+    (whole,) = store.logs("job-1")
+    assert [row.first for row in whole.rows if row.anchor] == [1, 62, 128]
+    return whole
+
+
+class Shown:
+    """A store that shows one log."""
+
+    def __init__(self, log: StoredLog) -> None:
+        self.log = log
+
+    def logs(self, job=None):
+        return iter([self.log])
+
+
+def faults(log: StoredLog) -> list[tuple[int, str]]:
+    return [(fault.sequence, fault.kind) for fault in audit(Shown(log)).faults]
+
+
+def changed(log: StoredLog, index: int, **fields) -> StoredLog:
+    rows = list(log.rows)
+    rows[index] = rows[index]._replace(**fields)
+    return log._replace(rows=rows)
+
+
+def flips(value: bytes, bit: int = 1):
+    for position in range(len(value)):
+        yield value[:position] + bytes([value[position] ^ bit]) + value[position + 1 :]
+
+
+@pytest.mark.contract("LOG-3")
+def test_a_sound_log_has_no_faults(log):
+    result = audit(Shown(log))
+    assert (result.ok, result.jobs, result.appends, result.events) == (True, 1, 47, 139)
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize("index", [0, 1, 20, 21, 22, 46])
+@pytest.mark.parametrize("field", ["key", "chain", "payload"])
+def test_every_flipped_byte_is_found_by_reading_and_named_by_the_audit(log, index, field):
+    """Also where it is an anchor's (rows 0 and 21): what follows it is still sound, and is not reported."""
+    first = log.rows[index].first
+    for value in flips(getattr(log.rows[index], field)):
+        damaged = changed(log, index, **{field: value})
+        with pytest.raises((CorruptRecord, UnknownWireTag)) as problem:
+            list(records("job-1", damaged.rows, 0))
+        assert (problem.value.job, problem.value.sequence) == ("job-1", first)
+        assert {sequence for sequence, _ in faults(damaged)} <= {first, first + 1, first + 2, first + 3}
+        assert (first, "chain") in faults(damaged)
+
+
+@pytest.mark.contract("LOG-3")
+def test_two_damaged_appends_with_an_anchor_between_them_are_two_faults(log):
+    damaged = changed(changed(log, 3, key=digest("one")), 30, key=digest("two"))
+    assert faults(damaged) == [(log.rows[3].first, "chain"), (log.rows[30].first, "chain")]
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize("index", [0, 1, 21, 30])
+def test_a_dropped_append_is_a_gap_where_it_was(log, index):
+    rows = [*log.rows[:index], *log.rows[index + 1 :]]
+    assert faults(log._replace(rows=rows)) == [(log.rows[index].first, "gap")]
+
+
+@pytest.mark.contract("LOG-3")
+def test_a_truncated_log_does_not_reach_its_head(log):
+    assert faults(log._replace(rows=log.rows[:-1])) == [(139, "head")]
+    assert faults(log._replace(rows=[])) == [(139, "head")]
+
+
+@pytest.mark.contract("LOG-3")
+def test_a_doubled_append_is_a_duplicate(log):
+    rows = sorted([*log.rows, log.rows[5]])
+    assert faults(log._replace(rows=rows)) == [(log.rows[5].first, "duplicate")]
+
+
+@pytest.mark.contract("LOG-3")
+def test_swapped_appends_are_found_where_the_first_of_them_was(log):
+    one, two = log.rows[5], log.rows[9]
+    swapped = changed(changed(log, 5, **content(two)), 9, **content(one))
+    assert faults(swapped)[0] == (one.first, "chain")
+
+
+def content(row):
+    return {"key": row.key, "chain": row.chain, "payload": row.payload}
+
+
+@pytest.mark.contract("LOG-3")
+def test_an_append_invented_at_the_end_does_not_match_the_head(log):
+    """The forger knows how to take digests, and cannot reach the job's row."""
+    row = log.rows[-1]
+    (*_, last) = records("job-1", log.rows, 0)
+    forged = chain_digest(last.chain, 140, row.key, row.payload)[:CHECK_BYTES]
+    rows = [*log.rows, row._replace(first=140, last=142, chain=forged)]
+    assert faults(log._replace(rows=rows)) == [(139, "head")]
+    assert faults(log._replace(rows=log.rows, head=Head(139, digest("forged")))) == [(139, "head")]
+
+
+@pytest.mark.contract("LOG-3")
+def test_sequences_and_fences_that_cannot_be_are_named(log):
+    row = log.rows[7]
+    assert (row.first, "payload") in faults(changed(log, 7, last=row.last + 1))
+    assert faults(changed(log, 7, fence=1)) == [(log.rows[8].first, "fence")] + [
+        (row.first, "fence") for row in log.rows[9:26]
+    ]
+    assert faults(changed(log, 46, fence=9)) == [(139, "fence")]
+    assert faults(changed(log, 46, fence=0)) == [(log.rows[46].first, "fence")]
+
+
+# ---- in databases ----
+
+
+@pytest.fixture
+def damaged(database_url):
+    """(an open store with a job of 30 steps, a function that damages its tables)."""
+    store = open_store(database_url)
+    write(store, admit(store), 30)
+    write(store, admit(store, "job-2"), 2)
+
+    def damage(statement, **parameters):
+        with store._database.transaction() as connection:
+            connection.execute(text(statement), parameters)
+
+    yield store, damage
+    store.close()
+
+
+DAMAGE = [
+    ("UPDATE appends SET payload = :bytes WHERE job_id = 1 AND first = 20", 20, {"chain", "payload"}),
+    ("UPDATE appends SET key = :bytes WHERE job_id = 1 AND first = 20", 20, {"chain"}),
+    ("UPDATE appends SET chain = :bytes WHERE job_id = 1 AND first = 20", 20, {"chain"}),
+    ("DELETE FROM appends WHERE job_id = 1 AND first = 20", 22, {"gap"}),
+    ("DELETE FROM appends WHERE job_id = 1 AND first = 1", 1, {"gap"}),
+    ("DELETE FROM appends WHERE job_id = 1 AND first = 89", 91, {"head"}),
+    ("UPDATE appends SET first = 21 WHERE job_id = 1 AND first = 20", 20, {"gap", "payload", "duplicate"}),
+    ("UPDATE appends SET last = 23 WHERE job_id = 1 AND first = 20", 20, {"payload"}),
+    ("UPDATE appends SET prev = NULL WHERE job_id = 1 AND first = 20", 19, set()),
+    ("UPDATE appends SET prev = 1000000 WHERE job_id = 1 AND first = 20", 19, set()),
+    ("UPDATE jobs SET chain = :bytes WHERE id = 1", 91, {"head"}),
+    ("UPDATE jobs SET sequence = 94 WHERE id = 1", 91, {"head"}),
+    ("UPDATE jobs SET tail = 1000000 WHERE id = 1", 91, set()),
+]
+
+
+@pytest.mark.contract("LOG-3", "LOG-2")
+@pytest.mark.parametrize(("statement", "sequence", "kinds"), DAMAGE)
+def test_a_reader_stops_at_the_damage_and_the_audit_names_it(damaged, statement, sequence, kinds):
+    store, damage = damaged
+    damage(statement, **({"bytes": bytes(32)} if ":bytes" in statement else {}))
+    with pytest.raises(CorruptRecord) as problem:
+        list(store.read("job-1"))
+    assert problem.value.job == "job-1"
+    assert problem.value.sequence == sequence
+    result = audit(store)
+    assert {fault.kind for fault in result.faults} >= kinds
+    assert {fault.job for fault in result.faults} <= {"job-1"}
+    assert audit(store, "job-2").ok
+    assert len(list(store.read("job-2"))) == 3
+
+
+@pytest.mark.contract("LOG-3")
+def test_a_broken_link_is_found_from_any_sequence_before_it(damaged):
+    store, damage = damaged
+    damage("UPDATE appends SET prev = NULL WHERE job_id = 1 AND first = 86")
+    for after in (0, 30, 70, 82, 84):
+        with pytest.raises(CorruptRecord, match="the append there is missing") as problem:
+            list(store.read("job-1", after))
+        assert problem.value.sequence == 85
+
+
+@pytest.mark.contract("LOG-5")
+def test_a_sound_record_of_a_later_release_is_an_unknown_wire_tag(damaged):
+    """The chain is intact: this program is too old, and must say so instead of calling it damage."""
+    store, damage = damaged
+    row = store.row("job-2")
+    (*_, before, last) = store.read("job-2")
+    payload = b"\x91\x92\x63\x01"  # one event of wire code 99
+    chain = chain_digest(before.chain, last.first, last.key, payload)
+    shorter = {"payload": payload, "chain": chain[:CHECK_BYTES], "last": last.first}
+    damage(
+        "UPDATE appends SET payload = :payload, chain = :chain, last = :last WHERE job_id = 2 AND first = 5", **shorter
+    )
+    damage("UPDATE jobs SET chain = :chain, sequence = 5 WHERE id = 2", chain=chain)
+    with pytest.raises(UnknownWireTag, match="event 5 of job job-2 has wire tag 99"):
+        list(store.read("job-2"))
+    assert row.head.sequence == 7
+    assert [fault.kind for fault in audit(store, "job-2").faults] == ["payload"]
+
+
+@pytest.mark.contract("LOG-1", "LOG-3")
+def test_a_damaged_log_does_not_keep_the_others_of_a_batch_from_growing(damaged):
+    store, damage = damaged
+    records = list(store.read("job-1"))
+    sound = Writer("job-2", store.row("job-2").head, 0, 2)
+    late = Writer("job-1", Head(records[9].last, records[9].chain), 0, 9)
+    damage("UPDATE appends SET key = :bytes WHERE job_id = 1 AND first = 29", bytes=bytes(32))
+    results = store.append([late.step(), sound.step()])
+    assert [result.outcome for result in results] == [Outcome.CONFLICT, Outcome.APPENDED]
+    assert "is damaged at event 29" in results[0].detail

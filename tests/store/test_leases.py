@@ -1,0 +1,167 @@
+"""Leases, over memory, SQLite and PostgreSQL, in the database's own time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from steps import admit, write
+
+from decodelog.fsm.ports import Outcome
+from decodelog.store.engine import open_store
+
+HOUR_MS = 3_600_000
+
+
+def taken(claims):
+    return [(claim.job, claim.fence) for claim in claims]
+
+
+@pytest.mark.contract("LOG-7")
+def test_claims_take_free_live_jobs_oldest_first_and_raise_their_fence(store):
+    for number in range(4):
+        admit(store, f"job-{number}")
+    end = admit(store, "job-4").last_step()
+    store.append([end])
+    assert taken(store.claim("worker-1", HOUR_MS, 2)) == [("job-0", 1), ("job-1", 1)]
+    assert taken(store.claim("worker-2", HOUR_MS, 5)) == [("job-2", 1), ("job-3", 1)]
+    assert store.claim("worker-3", HOUR_MS, 5) == []
+    assert store.claim("worker-1", HOUR_MS, 5) == []
+    row = store.row("job-2")
+    assert (row.owner, row.fence) == ("worker-2", 1)
+    assert store.row("job-4").owner is None
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_claim_tells_where_the_log_ends_and_which_model_it_needs(store):
+    writer = write(store, admit(store), 3)
+    (claim,) = store.claim("worker-1", HOUR_MS, 1)
+    assert (claim.job, claim.fence, claim.head, claim.model) == ("job-1", 1, writer.head, "scripted")
+
+
+@pytest.mark.contract("LOG-7")
+def test_claims_can_be_restricted_to_named_jobs(store):
+    for number in range(3):
+        admit(store, f"job-{number}")
+    assert store.claim("worker-1", HOUR_MS, 5, jobs=[]) == []
+    assert taken(store.claim("worker-1", HOUR_MS, 5, jobs=["job-2", "nobody"])) == [("job-2", 1)]
+
+
+@pytest.mark.contract("LOG-7")
+def test_the_lease_of_a_dead_worker_can_be_taken_at_once(store):
+    admit(store, "job-0")
+    admit(store, "job-1")
+    store.claim("dead", HOUR_MS, 1)
+    store.claim("alive", HOUR_MS, 1)
+    assert store.owners() == {"dead", "alive"}
+    assert taken(store.claim("worker-1", HOUR_MS, 5, dead=["dead"])) == [("job-0", 2)]
+    assert store.owners() == {"worker-1", "alive"}
+
+
+@pytest.mark.contract("LOG-7")
+def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced(store):
+    zombie = admit(store)
+    (claim,) = store.claim("zombie", 30, 1)
+    assert store.claim("worker-1", HOUR_MS, 1) == []
+    assert store.owners() == {"zombie"}
+    time.sleep(0.06)
+    assert store.owners() == {"zombie"}
+    assert taken(store.claim("worker-1", HOUR_MS, 1)) == [("job-1", 2)]
+    (result,) = store.append([replace(zombie, fence=claim.fence).step()])
+    assert result.outcome is Outcome.FENCED
+    assert store.heartbeat("zombie", HOUR_MS) == frozenset()
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_heartbeat_extends_every_live_lease_of_its_worker_and_tells_which(store):
+    writers = [admit(store, f"job-{number}") for number in range(3)]
+    store.claim("worker-1", 500, 2)
+    store.claim("worker-2", 500, 1)
+    store.append([replace(writers[1], fence=1).last_step()])
+    assert store.heartbeat("worker-1", HOUR_MS) == {"job-0"}
+    time.sleep(0.6)
+    assert taken(store.claim("worker-3", HOUR_MS, 5)) == [("job-2", 2)]
+    assert store.heartbeat("nobody", HOUR_MS) == frozenset()
+
+
+@pytest.mark.contract("LOG-7")
+def test_released_leases_are_free_at_once_and_only_those(store):
+    for number in range(4):
+        admit(store, f"job-{number}")
+    store.claim("worker-1", HOUR_MS, 3)
+    store.claim("worker-2", HOUR_MS, 1)
+    store.release("worker-1", ["job-1", "job-3"])
+    assert taken(store.claim("worker-3", HOUR_MS, 5)) == [("job-1", 2)]
+    store.release("worker-1")
+    assert taken(store.claim("worker-3", HOUR_MS, 5)) == [("job-0", 2), ("job-2", 2)]
+    assert store.owners() == {"worker-2", "worker-3"}
+
+
+@pytest.mark.contract("LOG-7")
+def test_the_time_of_a_lease_is_the_database_s(database_url):
+    """The clock handed to the store is for stores in memory; a database has its own."""
+    store = open_store(database_url, clock=lambda: 0)
+    admit(store)
+    before_ms = time.time_ns() // 1_000_000
+    store.claim("worker-1", 1000, 1)
+    after_ms = time.time_ns() // 1_000_000
+    assert before_ms + 998 <= store.row("job-1").lease_until_ms <= after_ms + 1002
+    store.close()
+
+
+@pytest.mark.contract("LOG-7")
+def test_no_job_is_claimed_twice_by_workers_that_race(store_url, store):
+    """Four workers over connections of their own, on the same jobs at the same moment."""
+    for number in range(40):
+        admit(store, f"job-{number}")
+    stores = [store] * 4 if store_url == "memory://" else [open_store(store_url) for _ in range(4)]
+    claims = [[] for _ in stores]
+    start = threading.Barrier(len(stores))
+
+    def work(index):
+        start.wait()
+        while mine := stores[index].claim(f"worker-{index}", HOUR_MS, 3):
+            claims[index] += mine
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(stores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = [claim for mine in claims for claim in mine]
+    # On PostgreSQL a worker skips what others are claiming and may leave early, so that jobs are left for the next one.
+    everything += store.claim("worker-9", HOUR_MS, 40)
+    assert sorted(taken(everything)) == sorted((f"job-{number}", 1) for number in range(40))
+    for other in stores:
+        other.close()
+
+
+@pytest.mark.contract("LOG-2", "LOG-7")
+def test_heartbeats_and_appends_of_one_worker_do_not_get_in_each_other_s_way(store_url, store):
+    writers = [admit(store, f"job-{number}") for number in range(8)]
+    store.claim("worker-1", HOUR_MS, 8)
+    writers = [replace(writer, fence=1) for writer in writers]
+    beating = threading.Event()
+    beats = []
+
+    def beat():
+        other = store if store_url == "memory://" else open_store(store_url)
+        while not beating.is_set():
+            beats.append(other.heartbeat("worker-1", HOUR_MS))
+        other.close()
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        for turn in range(25):
+            # In another order each time: what waits for locks must not depend on it.
+            order = writers[turn % 8 :] + writers[: turn % 8]
+            results = store.append([writer.step() for writer in order])
+            assert {result.outcome for result in results} == {Outcome.APPENDED}
+            writers = sorted((w.at(r.head) for w, r in zip(order, results, strict=True)), key=lambda w: w.job)
+    finally:
+        beating.set()
+        thread.join()
+    assert set(beats) == {frozenset(f"job-{number}" for number in range(8))}

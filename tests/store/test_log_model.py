@@ -1,0 +1,159 @@
+"""Any sequence of calls gives the same answers from SQLite as from the store in memory, which is easier to trust.
+
+Hypothesis looks for a sequence that tells them apart.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from steps import IDENTITY, Writer, digest, envelope
+
+from decodelog.fsm.errors import Problem
+from decodelog.fsm.ports import EMPTY_HEAD, Append, Command, Head
+from decodelog.store import schema
+from decodelog.store.audit import audit
+from decodelog.store.engine import open_store
+from decodelog.store.memory_log import MemoryStore
+
+HOUR_MS = 3_600_000
+JOBS = st.sampled_from(["job-1", "job-2", "job-3"])
+WORKERS = st.sampled_from(["worker-1", "worker-2"])
+KEYS = st.none() | st.sampled_from(["key-1", "key-2"])
+IDENTITIES = st.sampled_from([IDENTITY, "b" * 64])
+COMMANDS = st.sampled_from(["a", "b", "c"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def empty_database(tmp_path_factory):
+    """A file with the schema, made once and copied for each example."""
+    file = tmp_path_factory.mktemp("model") / "empty.db"
+    schema.upgrade(f"sqlite:///{file}")
+    StoresAgree.empty = file
+
+
+def answer(ask):
+    """What a call returned, or how it failed; times are not compared."""
+    try:
+        return ask()
+    except Problem as problem:
+        return problem.facts()
+
+
+class StoresAgree(RuleBasedStateMachine):
+    """Both stores get every call. Writers may be wrong about the head, the fence and the step; some are zombies."""
+
+    empty: Path
+    offers = Bundle("offers")
+
+    def __init__(self):
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        shutil.copy(self.empty, self.folder / "decodelog.db")
+        self.model = MemoryStore()
+        self.store = open_store(f"sqlite:///{self.folder / 'decodelog.db'}")
+
+    def teardown(self):
+        assert audit(self.store).ok
+        self.store.close()
+        shutil.rmtree(self.folder)
+
+    def both(self, ask):
+        expected, found = answer(lambda: ask(self.model)), answer(lambda: ask(self.store))
+        assert found == expected
+        return expected
+
+    def heads(self, job):
+        """Every head that the log has had."""
+        if job not in [row.job for row in self.model.rows()]:
+            return [EMPTY_HEAD]
+        return [EMPTY_HEAD, *[Head(record.last, record.chain) for record in self.model.read(job)]]
+
+    @rule(job=JOBS, key=KEYS, identity=IDENTITIES)
+    def admit(self, job, key, identity):
+        self.both(lambda store: store.admit(job, identity, "scripted", 5, envelope(job), key))
+
+    @rule(
+        target=offers,
+        job=JOBS,
+        back=st.sampled_from([0, 0, 0, 1, 2]),
+        fence=st.sampled_from([0, 0, 0, -1, 1]),
+        text=st.sampled_from(["", "", "other"]),
+        kind=st.sampled_from(["step", "step", "step", "last_step", "cancel", "wrong chain", "wrong sequence"]),
+        known=st.booleans(),
+    )
+    def offer(self, job, back, fence, text, kind, known):
+        """Make an append that is right, or wrong in one of the ways that there are."""
+        heads = self.heads(job)
+        rows = {row.job: row for row in self.model.rows()}
+        current = rows[job].fence if known and job in rows else 0
+        head = heads[max(0, len(heads) - 1 - back)]
+        writer = Writer(job, head, max(0, current + fence), max(0, len(heads) - 2 - back))
+        if kind == "wrong chain":
+            return writer.step(text, expected=replace_chain(head))
+        if kind == "wrong sequence":
+            return writer.step(text, expected=Head(head.sequence + 1, head.chain))
+        return writer.step(text) if kind == "step" else getattr(writer, kind)()
+
+    @rule(batch=st.lists(offers, min_size=1, max_size=4))
+    def append(self, batch: list[Append]):
+        self.both(lambda store: store.append(batch))
+
+    @rule(job=JOBS, after=st.integers(0, 30))
+    def read(self, job, after):
+        self.both(lambda store: list(store.read(job, after)))
+
+    @rule(worker=WORKERS, limit=st.integers(1, 3), dead=st.lists(WORKERS, max_size=1), jobs=st.none() | st.sets(JOBS))
+    def claim(self, worker, limit, dead, jobs):
+        self.both(lambda store: store.claim(worker, HOUR_MS, limit, jobs, dead))
+
+    @rule(worker=WORKERS)
+    def heartbeat(self, worker):
+        self.both(lambda store: store.heartbeat(worker, HOUR_MS))
+
+    @rule(worker=WORKERS, jobs=st.none() | st.sets(JOBS))
+    def release(self, worker, jobs):
+        self.both(lambda store: store.release(worker, jobs))
+
+    @rule(command=COMMANDS, job=JOBS)
+    def post(self, command, job):
+        self.both(lambda store: store.post(Command(command, job, "cancel")))
+
+    @rule(command=COMMANDS, outcome=st.sampled_from(["closed", "terminal"]))
+    def settle(self, command, outcome):
+        self.both(lambda store: store.settle(command, outcome))
+        self.both(lambda store: store.outcome(command))
+
+    @invariant()
+    def same_listing_owners_and_inbox(self):
+        def listing(store):
+            return [replace(row, created_ms=0, lease_until_ms=None) for row in store.rows()]
+
+        self.both(listing)
+        self.both(lambda store: store.owners())
+        self.both(lambda store: store.pending({"job-1", "job-2", "job-3"}))
+
+    @invariant()
+    def same_logs_and_refusals(self):
+        for row in self.model.rows():
+            self.both(lambda store, job=row.job: [refused._replace(refused_ms=0) for refused in store.refusals(job)])
+        self.both(lambda store: list(store.logs()))
+
+
+def replace_chain(head: Head) -> Head:
+    return head._replace(chain=digest("another chain"))
+
+
+StoresAgree.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
+
+
+@pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "FSM-9")
+class TestStoresAgree(StoresAgree.TestCase):
+    pass

@@ -1,0 +1,71 @@
+"""What an append costs a database: one transaction and one sync in SQLite, one round trip to PostgreSQL."""
+
+from __future__ import annotations
+
+import tempfile
+
+import pytest
+from steps import admit
+
+from decodelog.fsm.ports import Outcome
+from decodelog.store.engine import open_store
+
+
+def step(store, writers):
+    results = store.append([writer.step() for writer in writers])
+    assert {result.outcome for result in results} == {Outcome.APPENDED}
+    return [writer.at(result.head) for writer, result in zip(writers, results, strict=True)]
+
+
+@pytest.mark.contract("LOG-2")
+def test_every_sqlite_connection_syncs_each_commit_to_a_write_ahead_log(sqlite_url):
+    store = open_store(sqlite_url, busy_timeout_ms=1234)
+    with store._database.single() as one, store._database.transaction() as two:
+        for connection in (one, two):
+            settings = [
+                connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+                for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            ]
+            assert settings == ["wal", 2, 1, 1234]
+    store.close()
+
+
+@pytest.mark.contract("LOG-2", "LOG-4")
+def test_a_batch_is_one_immediate_transaction_in_sqlite(sqlite_url):
+    store = open_store(sqlite_url)
+    writers = step(store, [admit(store, f"job-{number}") for number in range(10)])
+    statements = []
+    with store._database.single() as connection:
+        driver = connection.connection.dbapi_connection
+    driver.set_trace_callback(lambda statement: statements.append(statement.split()[0:2]))
+    step(store, writers)
+    driver.set_trace_callback(None)
+    verbs = [" ".join(words) for words in statements]
+    assert verbs[0] == "BEGIN IMMEDIATE"
+    assert verbs[-1] == "COMMIT"
+    assert (verbs.count("COMMIT"), verbs.count("UPDATE jobs"), verbs.count("INSERT INTO")) == (1, 10, 10)
+    assert len(verbs) <= 24
+    store.close()
+
+
+@pytest.mark.contract("LOG-2", "LOG-4")
+@pytest.mark.parametrize("jobs", [1, 10])
+def test_a_batch_is_one_round_trip_to_postgresql(postgres_url, jobs):
+    """Counted in the protocol: the client asks the server to answer (Sync) once, and it is ready again once."""
+    store = open_store(postgres_url)
+    writers = [admit(store, f"job-{number}") for number in range(jobs)]
+    for _ in range(8):  # until the driver has prepared the statement
+        writers = step(store, writers)
+    with store._database.single() as connection:
+        protocol = connection.connection.dbapi_connection.pgconn
+    with tempfile.TemporaryFile("w+") as trace:
+        protocol.trace(trace.fileno())
+        step(store, writers)
+        protocol.untrace()
+        trace.seek(0)
+        messages = [line.split("\t") for line in trace.read().splitlines()]
+    sent = [message[3] for message in messages if message[1] == "F"]
+    received = [message[3] for message in messages if message[1] == "B"]
+    assert sent == ["Bind", "Describe", "Execute", "Sync"]
+    assert received.count("ReadyForQuery") == 1
+    store.close()

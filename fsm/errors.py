@@ -207,6 +207,16 @@ class TemplateFailed(Rejected):
 
 
 @dataclass(eq=False)
+class TextNotEncodable(Rejected):
+    """The tokenizer would silently drop a character of the text."""
+
+    code = "text_not_encodable"
+    says = "the tokenizer has no token for {character} at character {offset} of the text; leave it out"
+    character: str
+    offset: int
+
+
+@dataclass(eq=False)
 class EmptyPrompt(Rejected):
     code = "empty_prompt"
     says = "request {request} has no prompt token; give it at least one"

@@ -186,7 +186,7 @@ def _download(name: str, release: Release, scratch: Path) -> Path:
     return wheels[0]
 
 
-# ---- the manifest ----------------------------------------------------------------------------------------------------
+# ---- the manifest --------------------------------------------------------------------------------------------------
 
 
 def _write_manifest(directory: Path, name: str, source_sha256: str) -> None:
@@ -243,7 +243,7 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-# ---- special ids -----------------------------------------------------------------------------------------------------
+# ---- special ids ---------------------------------------------------------------------------------------------------
 
 
 def _ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:

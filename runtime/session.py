@@ -92,7 +92,7 @@ class Session:
         self._guard.remove()
         self._closed = True
 
-    # ---- lanes ---------------------------------------------------------------------------------------------------
+    # ---- lanes -----------------------------------------------------------------------------------------------------
 
     def open(self, request: str, positions: int) -> Lane:
         """An empty lane of `positions` positions: prompt and output together. Errors: LaneTooLarge, NoFreeSlot."""
@@ -113,7 +113,7 @@ class Session:
         if lane is None:
             self.work = Work()
 
-    # ---- the call ------------------------------------------------------------------------------------------------
+    # ---- the call --------------------------------------------------------------------------------------------------
 
     def prepare(self, calls: Sequence[Prefill | Decode]) -> Ticket:
         """Compute the rows and scores of at least one call without changing logical state.
@@ -165,7 +165,7 @@ class Session:
         if ticket.state == "prepared":
             ticket.state = "discarded"
 
-    # ---- checks --------------------------------------------------------------------------------------------------
+    # ---- checks ----------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._closed:
@@ -217,7 +217,7 @@ class Session:
         if ticket.rows and any(p._version != r for p, r in zip(self._parameters, self._revisions, strict=True)):
             changed(ticket.rows[0], "model")
 
-    # ---- computing -----------------------------------------------------------------------------------------------
+    # ---- computing -------------------------------------------------------------------------------------------------
 
     def _bind(self, call: Prefill | Decode) -> Bound:
         lane, prefill = call.lane, isinstance(call, Prefill)

@@ -18,7 +18,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from ..fsm.errors import BrokenArtifact, NoChatTemplate, TemplateFailed, UnsupportedModel
+from ..fsm.errors import BrokenArtifact, NoChatTemplate, TemplateFailed, TextNotEncodable, UnsupportedModel
 from .models.config import read_json
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's visible space
@@ -54,6 +54,8 @@ class TextInterface:
             else _piece(self._tokenizer.id_to_token(index), table if byte_level else None)
             for index in range(vocabulary_size)
         )
+        alphabet = {piece[0] for piece in self.pieces if len(piece) == 1} if byte_level else range(0x100)
+        self._absent = frozenset(range(0x100)).difference(alphabet)
         self._template = template_of(directory)
         self._names = _special_names(directory)
 
@@ -62,8 +64,18 @@ class TextInterface:
 
         add_special_tokens  also add what the tokenizer's own post-processor puts around every text (a BOS, say); many
                             tokenizers add nothing
+        Errors: TextNotEncodable where the vocabulary lacks a byte of the text, which the library would drop silently.
         """
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        if not self._absent.isdisjoint(text.encode()):
+            self._check_whole(text, ids)
+        return ids
+
+    def _check_whole(self, text: str, ids: Sequence[int]) -> None:
+        """An absent byte may still be inside an added token; where the bytes do not add up, it is lost."""
+        if text.encode() not in b"".join(self.pieces[index] for index in ids):
+            offset = next(i for i, character in enumerate(text) if not self._absent.isdisjoint(character.encode()))
+            raise TextNotEncodable(f"U+{ord(text[offset]):04X}", offset)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The tokenizer library's own decoding, special tokens shown."""
@@ -116,7 +128,7 @@ def special_id(directory: Path, name: str) -> int | None:
     return None
 
 
-# ---- exact bytes -----------------------------------------------------------------------------------------------------
+# ---- exact bytes ---------------------------------------------------------------------------------------------------
 
 
 def _decoder_steps(decoder: Mapping[str, Any] | None) -> list[str]:
@@ -153,7 +165,7 @@ def _byte_characters() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-# ---- templates -------------------------------------------------------------------------------------------------------
+# ---- templates -----------------------------------------------------------------------------------------------------
 
 
 class _GenerationBlock(Extension):

@@ -52,7 +52,7 @@ class Decoder:
         self._rotary = config.rope.tables(0, config.head_dim, self.dtype)
         self._floor = torch.tensor((config.width * config.rms_eps) ** 0.5, device=self.device)
 
-    # ---- identity ------------------------------------------------------------------------------------------------
+    # ---- identity --------------------------------------------------------------------------------------------------
 
     def parameters(self) -> list[Tensor]:
         """Every parameter once, in a fixed order."""
@@ -73,7 +73,7 @@ class Decoder:
         limit = min(positions_max or self.config.context, self.config.context)
         return Arena(self.abi, self.binding(), slots, min(positions, limit), limit, self.device)
 
-    # ---- the call ------------------------------------------------------------------------------------------------
+    # ---- the call --------------------------------------------------------------------------------------------------
 
     @torch.inference_mode(INFERENCE_MODE)
     def forward(
@@ -126,7 +126,7 @@ class Decoder:
         if len(segments) == 1 and not len(idle):
             mixed = self._attend(segments[0], turned, storage[0])
         else:
-            parts = turned.split([*(segment.rows for segment in segments), len(idle)])
+            parts = turned.split_with_sizes([*(segment.rows for segment in segments), len(idle)])
             mixed = torch.cat([*map(self._attend, segments, parts, storage), idle])
         _add_projection(x, mixed, block.output, block.output_bias)
         gate, up = _project(self._normal(x, block.hidden_norm), block.gate_up, block.gate_up_bias).chunk(2, -1)
@@ -140,14 +140,14 @@ class Decoder:
         """
         _, start, rows = segment
         heads, kv_heads, stop = self.config.heads, self.config.kv_heads, start + rows
-        queries, fresh = turned.split([heads, 2 * kv_heads], 1)
+        queries, fresh = turned.split_with_sizes([heads, 2 * kv_heads], 1)
         if rows == 1:  # a group's queries share their keys, so they are rows of one small product: no mask, no copies
             storage.select(1, start).copy_(fresh[0])
-            keys, values = storage.narrow(1, 0, stop).split(kv_heads)
+            keys, values = storage.narrow(1, 0, stop).chunk(2)
             query = queries.view(1, kv_heads, -1, self.config.head_dim)
             return F.scaled_dot_product_attention(query, keys[None], values[None]).view(1, -1)
         storage.narrow(1, start, rows).copy_(fresh.transpose(0, 1))
-        keys, values = storage.narrow(1, 0, stop).split(kv_heads)
+        keys, values = storage.narrow(1, 0, stop).chunk(2)
         mask = torch.ones(rows, stop, dtype=torch.bool, device=self.device).tril_(start) if start else None
         mixed = F.scaled_dot_product_attention(
             queries.transpose(0, 1)[None],

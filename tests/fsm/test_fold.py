@@ -142,7 +142,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert self.state.frontier[:4] == before.frontier[:4]
         assert self.state.scores == (b"" if spent else before.scores)
 
-    @precondition(lambda self: not self.state.status.terminal and len(self.live.events) > 25)
+    @precondition(lambda self: not self.state.status.terminal and len(self.live.events) > 15)
     @rule(end=interruptions)
     def interrupt(self, end: Command) -> None:
         output = self.state.frontier.output

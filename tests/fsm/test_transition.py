@@ -394,7 +394,7 @@ def test_a_cancel_closes_with_exactly_the_tokens_committed_before_it(make: Calla
     live.do(CloseRequest(FinishReason.CANCELLED))
     assert live.transcript.token_ids == tokens
     assert live.state.frontier.output == output == len(tokens)
-    assert live.state.receipt is None
+    assert (live.state.receipt, live.state.scores) == (None, b"")
     assert live.transcript.text == "".join(f"<{token}>" for token in tokens)
 
 

@@ -157,7 +157,7 @@ def test_bfloat16_weights_stay_near_float32(tokens: list[int], tmp_path: Path) -
     assert 0 < distance(found, exact) <= 0.1 * exact.abs().max().item()
 
 
-# ---- the real model ----------------------------------------------------------------------------------------------
+# ---- the real model ------------------------------------------------------------------------------------------------
 
 NAME = "smollm2-135m-instruct"
 

@@ -198,7 +198,7 @@ def test_a_failing_computation_is_typed_and_leaves_every_lane(
     assert state(session)[0] == before[0]
 
 
-# ---- binding (CALL-3) ------------------------------------------------------------------------------------------------
+# ---- binding (CALL-3) ----------------------------------------------------------------------------------------------
 
 
 def other(**changes: object) -> Callable[[Decoder], Arena]:
@@ -346,7 +346,7 @@ def test_sizes_below_one_are_refused(decoder: Decoder) -> None:
             Session(decoder, decoder.new_arena(1, 8), **options)
 
 
-# ---- work counters (CALL-5) ------------------------------------------------------------------------------------------
+# ---- work counters (CALL-5) ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.contract("CALL-5")
@@ -403,7 +403,7 @@ def test_prepared_and_discarded_calls_count_nothing(session: Session) -> None:
     assert session.work == Work()
 
 
-# ---- recorded facts (CALL-10) ----------------------------------------------------------------------------------------
+# ---- recorded facts (CALL-10) --------------------------------------------------------------------------------------
 
 
 @pytest.mark.contract("CALL-10")

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
-from decodelog.fsm.errors import BrokenArtifact, NoChatTemplate, Problem, TemplateFailed, UnsupportedModel
+from decodelog.fsm.errors import (
+    BrokenArtifact,
+    NoChatTemplate,
+    Problem,
+    TemplateFailed,
+    TextNotEncodable,
+    UnsupportedModel,
+)
 from decodelog.runtime.artifacts import find_model
 from decodelog.runtime.tokenizer import TextInterface, load_text, special_id, template_of
 
@@ -60,10 +67,22 @@ def joined(text: TextInterface, ids: Sequence[int]) -> bytes:
 
 @pytest.mark.contract("OUT-1")
 @given(st.text())
-def test_a_texts_pieces_join_to_its_bytes(real: TextInterface, text: str) -> None:
-    ids = real.encode(text, add_special_tokens=True)
+def test_a_texts_pieces_join_to_its_bytes_or_it_is_refused(real: TextInterface, text: str) -> None:
+    try:
+        ids = real.encode(text, add_special_tokens=True)
+    except TextNotEncodable as error:
+        absent = {bytes([byte]) for byte in text[error.offset].encode()} - set(real.pieces)
+        assert absent
+        return
     assert joined(real, ids) == text.encode()
     assert real.decode(ids) == text
+
+
+@pytest.mark.contract("ENV-1", "OUT-1")
+def test_a_character_that_the_vocabulary_lacks_is_refused_and_not_dropped(real: TextInterface) -> None:
+    with pytest.raises(TextNotEncodable) as caught:
+        real.encode("ab\x04c", add_special_tokens=False)
+    assert (caught.value.character, caught.value.offset) == ("U+0004", 2)
 
 
 @pytest.mark.contract("OUT-1")
@@ -73,11 +92,10 @@ def test_any_ids_pieces_join_to_the_tokenizers_own_decoding(real: TextInterface,
 
 
 @pytest.mark.contract("OUT-1")
-def test_every_byte_has_a_piece_of_its_own_and_no_piece_is_empty(real: TextInterface) -> None:
+def test_every_id_has_a_piece_and_no_piece_is_empty(real: TextInterface) -> None:
     assert len(real.pieces) == 49152
     assert all(real.pieces)
-    # A byte-level vocabulary starts from single bytes; these 13 never occur in UTF-8, and this vocabulary leaves some out.
-    assert {bytes([byte]) for byte in range(0xC0)} <= set(real.pieces)
+    assert {bytes([byte]) for byte in b"\t\n" + bytes(range(0x20, 0xC0))} <= set(real.pieces)
 
 
 @pytest.mark.contract("OUT-1")
@@ -112,7 +130,7 @@ def test_pieces_of_a_sentence_piece_vocabulary(sentence_piece: TextInterface) ->
     assert sentence_piece.pieces[3 + 0x0A] == b"\n"
     assert sentence_piece.pieces[259:266] == (b" ", b"a", b"b", b" a", b" b", b"  ", "é".encode())
     assert sentence_piece.pieces[266] == b"plain words"
-    assert sentence_piece.pieces[267:] == (b"",) * 2  # ids that score rows have and the tokenizer does not
+    assert sentence_piece.pieces[267:] == (b"",) * 3  # ids that score rows have and the tokenizer does not
 
 
 @pytest.mark.contract("OUT-1")
@@ -135,7 +153,7 @@ def test_a_broken_tokenizer_file_is_named(tmp_path: Path, content: str | None) -
         load_text(tmp_path, 1)
 
 
-# ---- special tokens --------------------------------------------------------------------------------------------------
+# ---- special tokens ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.contract("OUT-3")
@@ -156,7 +174,7 @@ def test_special_ids_are_found_by_their_name(directory: Path) -> None:
     assert special_id(directory, "mask_token") is None
 
 
-# ---- chat templates ----------------------------------------------------------------------------------------------------
+# ---- chat templates ------------------------------------------------------------------------------------------------
 
 CHATS: list[list[dict[str, str]]] = [
     [{"role": "user", "content": "Hello <|im_end|> & 'quotes' \\n"}],
@@ -219,7 +237,7 @@ def test_a_template_sees_what_templates_expect(tmp_path: Path, directory: Path, 
         ("{{ messages[0].content + 1 }}", "str"),
         ("{% if %}", "Expected an expression"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
-        ("{{ messages.append(1) }}", "not safely callable"),
+        ("{{ messages.append(1) }}", "unsafe"),
         ("{{ nothing.at.all }}", "undefined"),
         ("{{ 1 // 0 }}", "zero"),
     ],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 from steps import IDENTITY, Writer, digest, envelope
 
 from decodelog.fsm.errors import Problem
@@ -28,6 +28,8 @@ JOBS = st.sampled_from(["job-1", "job-2", "job-3"])
 WORKERS = st.sampled_from(["worker-1", "worker-2"])
 KEYS = st.none() | st.sampled_from(["key-1", "key-2"])
 IDENTITIES = st.sampled_from([IDENTITY, "b" * 64])
+MISTAKES = st.sampled_from([*[""] * 12, "late", "later", "zombie", "unclaimed", "chain", "sequence", "other"])
+ENDS = st.sampled_from([*["step"] * 5, "last_step", "cancel"])
 COMMANDS = st.sampled_from(["a", "b", "c"])
 
 
@@ -80,31 +82,31 @@ class StoresAgree(RuleBasedStateMachine):
     def admit(self, job, key, identity):
         self.both(lambda store: store.admit(job, identity, "scripted", 5, envelope(job), key))
 
-    @rule(
-        target=offers,
-        job=JOBS,
-        back=st.sampled_from([0, 0, 0, 1, 2]),
-        fence=st.sampled_from([0, 0, 0, -1, 1]),
-        text=st.sampled_from(["", "", "other"]),
-        kind=st.sampled_from(["step", "step", "step", "last_step", "cancel", "wrong chain", "wrong sequence"]),
-        known=st.booleans(),
-    )
-    def offer(self, job, back, fence, text, kind, known):
-        """Make an append that is right, or wrong in one of the ways that there are."""
-        heads = self.heads(job)
-        rows = {row.job: row for row in self.model.rows()}
-        current = rows[job].fence if known and job in rows else 0
-        head = heads[max(0, len(heads) - 1 - back)]
-        writer = Writer(job, head, max(0, current + fence), max(0, len(heads) - 2 - back))
-        if kind == "wrong chain":
-            return writer.step(text, expected=replace_chain(head))
-        if kind == "wrong sequence":
-            return writer.step(text, expected=Head(head.sequence + 1, head.chain))
-        return writer.step(text) if kind == "step" else getattr(writer, kind)()
+    @rule(target=offers, wanted=st.lists(st.tuples(JOBS, MISTAKES, ENDS), min_size=1, max_size=4))
+    def append(self, wanted):
+        """A batch of appends that are right, or wrong in one of the ways that there are."""
+        batch = [self.offer(*one) for one in wanted]
+        self.both(lambda store: store.append(batch))
+        return multiple(*batch)
 
     @rule(batch=st.lists(offers, min_size=1, max_size=4))
-    def append(self, batch: list[Append]):
+    def append_again(self, batch: list[Append]):
         self.both(lambda store: store.append(batch))
+
+    def offer(self, job, mistake, end):
+        heads = self.heads(job)
+        fences = [row.fence for row in self.model.rows() if row.job == job]
+        back = min({"late": 1, "later": 2}.get(mistake, 0), len(heads) - 1)
+        head = heads[-1 - back]
+        fence = max(0, sum(fences) + {"zombie": -1, "unclaimed": 1}.get(mistake, 0))
+        writer = Writer(job, head, fence, max(0, len(heads) - 2 - back))
+        if mistake == "chain":
+            return writer.step(expected=Head(head.sequence, digest("another chain")))
+        if mistake == "sequence":
+            return writer.step(expected=Head(head.sequence + 1, head.chain))
+        if mistake == "other":
+            return replace(writer, head=heads[max(-2, -len(heads))]).step("other")
+        return getattr(writer, end)()
 
     @rule(job=JOBS, after=st.integers(0, 30))
     def read(self, job, after):
@@ -145,10 +147,6 @@ class StoresAgree(RuleBasedStateMachine):
         for row in self.model.rows():
             self.both(lambda store, job=row.job: [refused._replace(refused_ms=0) for refused in store.refusals(job)])
         self.both(lambda store: list(store.logs()))
-
-
-def replace_chain(head: Head) -> Head:
-    return head._replace(chain=digest("another chain"))
 
 
 StoresAgree.TestCase.settings = settings(max_examples=40, stateful_step_count=30)

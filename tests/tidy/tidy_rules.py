@@ -13,6 +13,7 @@ from typing_links import ROOT, package_folders
 
 LAYERS = tuple(package_folders(ROOT).values())
 MODULE_LINES_MAX = 400
+CATALOGUES = {"fsm/errors.py"}  # one flat list, read by looking things up; a split would only hide half of it
 FUNCTION_LINES_MAX = 70
 
 MAY_IMPORT = {
@@ -113,7 +114,7 @@ def dependency(module: Module) -> Iterator[str]:
 
 def size(module: Module) -> Iterator[str]:
     """Modules and functions too long to be held in the head."""
-    if (lines := module.text.count("\n")) > MODULE_LINES_MAX:
+    if (lines := module.text.count("\n")) > MODULE_LINES_MAX and module.path not in CATALOGUES:
         yield f"{module.path} has {lines} lines, at most {MODULE_LINES_MAX}"
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

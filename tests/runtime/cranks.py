@@ -1,0 +1,79 @@
+"""Jobs on the real engine and log, with the scripted model: what the crank's tests are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from databases import wall_clock_ms
+
+from decodelog.fsm.draft import draft_from
+from decodelog.fsm.ports import Store
+from decodelog.fsm.transcript import Transcript
+from decodelog.runtime.engine import Engine, Sink
+from decodelog.runtime.job import Job
+from decodelog.runtime.models.script import Fault, Script, ScriptedConfig
+from decodelog.runtime.models.scripted import ScriptedModel
+from decodelog.service.audit import audit
+from decodelog.service.reading import transcript_of
+from decodelog.service.submit import submit
+
+LEASE_MS = 60_000
+WORKER = "tester"
+
+
+def model(text: str | None = "Hello, world.", faults: tuple[Fault, ...] = (), **script: Any) -> ScriptedModel:
+    script = script or {"text": text}
+    return ScriptedModel(ScriptedConfig(script=Script(**script), faults=faults))
+
+
+def admit(store: Store, of: ScriptedModel, **draft: Any) -> str:
+    """Submit one job; its name."""
+    draft = {"max_new_tokens": 40, **draft}
+    if not {"messages", "token_ids"} & draft.keys():
+        draft.setdefault("prompt", "say ")
+    return submit(store, of, "scripted", draft_from(draft), wall_clock_ms()).job
+
+
+def claim(store: Store, job: str, worker: str = WORKER, dead: tuple[str, ...] = ()) -> Job:
+    (claimed,) = store.claim(worker, LEASE_MS, 1, [job], dead=dead)
+    return Job.load(store, claimed)
+
+
+def engine(
+    store: Store, of: ScriptedModel, *jobs: str, sink: Sink | None = None, worker: str = WORKER, **options: Any
+) -> Engine:
+    """An engine that holds these jobs, taken from whoever had them."""
+    made = Engine(store, of, sink, **options)
+    for job in jobs:
+        made.adopt(claim(store, job, worker, dead=tuple(store.owners())), worker)
+    return made
+
+
+def finish(made: Engine, turns: int = 400) -> None:
+    """Turn until every job has ended."""
+    for _ in range(turns):
+        if not made.jobs:
+            return
+        made.turn()
+    raise AssertionError(f"{list(made.jobs)} did not end in {turns} turns")
+
+
+def run(store: Store, of: ScriptedModel, **draft: Any) -> dict[str, Any]:
+    """One job from submission to its result."""
+    job = admit(store, of, **draft)
+    finish(engine(store, of, job))
+    return result(store, job)
+
+
+def result(store: Store, job: str) -> dict[str, Any]:
+    return transcript_of(store, job).result()
+
+
+def transcript(store: Store, job: str) -> Transcript:
+    return transcript_of(store, job)
+
+
+def assert_audited(store: Store) -> None:
+    report = audit(store)
+    assert report.ok, report.faults
+    assert report.jobs

@@ -1,0 +1,194 @@
+"""The worker loop: claims, commands, deadlines, refusals, and letting go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from cranks import LEASE_MS, admit, assert_audited, model, result, transcript
+from databases import wall_clock_ms
+
+from decodelog.fsm.errors import UnknownModel
+from decodelog.fsm.ports import Command
+from decodelog.runtime.worker import Pace, Worker
+from decodelog.service.cancel import cancel
+from decodelog.service.compose import admit_job
+
+FAST = Pace(lease_ms=2_000, claim_ms=1, inbox_ms=0, idle_ms=5)
+ENDLESS = {"seed": 3, "period": 64}
+
+
+def worker(store, of, name="worker-1", pace=FAST, **options):
+    return Worker(name, store, lambda _: of, admit_job, wall_clock_ms, pace=pace, **options)
+
+
+@contextmanager
+def running(made, **options):
+    """The worker in a thread; stopped and joined at the end, and its exception raised here."""
+    raised = []
+
+    def target():
+        try:
+            made.run(**options)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        made.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+        assert not raised, raised
+
+
+def wait_for(condition, seconds=30.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.01)
+
+
+@pytest.mark.contract("LOG-7")
+def test_drain_runs_all_jobs_more_than_fit_at_once_and_releases_everything(store):
+    of = model("Hello")
+    jobs = [admit(store, of) for _ in range(5)]
+    worker(store, of, pace=Pace(lease_ms=2_000, claim_ms=1, lanes_max=2)).run(drain=True)
+    assert [result(store, job)["text"] for job in jobs] == ["Hello"] * 5
+    assert not store.owners()
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-7")
+def test_two_workers_share_the_jobs_and_each_job_has_one_tenure(store):
+    of = [model("Hello, world."), model("Hello, world.")]
+    jobs = [admit(store, of[0]) for _ in range(6)]
+    pace = Pace(lease_ms=20_000, claim_ms=1, idle_ms=5, lanes_max=2)
+    workers = [worker(store, each, f"worker-{index}", pace) for index, each in enumerate(of)]
+    with running(workers[0], drain=True) as one, running(workers[1], drain=True) as two:
+        one.join(60)
+        two.join(60)
+    done = [result(store, job) for job in jobs]
+    assert {each["text"] for each in done} == {"Hello, world."}
+    assert {each["usage"]["attempts"] for each in done} == {1}
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-8", "FSM-9")
+def test_a_cancel_from_elsewhere_reaches_the_owner_once(store):
+    of = model(**ENDLESS)
+    job = admit(store, of, max_new_tokens=100_000, ignore_eos=True)
+    with running(worker(store, of)):
+        wait_for(lambda: store.row(job).output > 3)
+        ended = cancel(store, job, "canceller")
+        late = cancel(store, job, "canceller")
+    assert (ended.outcome, ended.effective) == ("cancelled", True)
+    assert (late.outcome, late.effective) == ("cancelled", False)
+    done = result(store, job)
+    assert done["finish_reason"] == "cancelled"
+    assert done["usage"]["completion_tokens"] == len(done["token_ids"]) == store.row(job).output
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-8", "FSM-9")
+def test_the_same_command_twice_is_one_command(store):
+    job = admit(store, model(), max_new_tokens=5)
+    command = Command("c" * 32, job, "cancel")
+    assert store.post(command)
+    assert not store.post(command)
+    worker(store, model()).run(drain=True)
+    assert result(store, job)["finish_reason"] == "cancelled"
+    assert store.outcome(command.command_id) == "cancelled"
+    assert not store.pending([job])
+
+
+@pytest.mark.contract("LOG-8", "LOG-7")
+def test_a_job_that_waits_or_whose_owner_is_gone_is_cancelled_by_the_caller(store):
+    of = model("Hello")
+    waiting, orphan = admit(store, of), admit(store, of)
+    assert cancel(store, waiting, "canceller").effective
+    (claim,) = store.claim("gone", 1, 1, [orphan])
+    assert cancel(store, orphan, "canceller").effective
+    assert store.row(orphan).fence > claim.fence
+    assert {result(store, job)["usage"]["completion_tokens"] for job in (waiting, orphan)} == {0}
+    assert_audited(store)
+
+
+@pytest.mark.contract("FSM-7", "CALL-9")
+def test_a_deadline_closes_the_job_with_the_tokens_before_it(store):
+    of = model(**ENDLESS)
+    job = admit(store, of, max_new_tokens=100_000, ignore_eos=True, deadline_ms=300)
+    worker(store, of).run(drain=True)
+    assert result(store, job)["finish_reason"] == "timeout"
+    assert_audited(store)
+
+
+@pytest.mark.contract("ENV-9")
+def test_a_job_that_cannot_run_here_is_left_for_others_with_its_reason(store):
+    of, other = model("Hello"), model("Other")
+    refused, good = admit(store, of), admit(store, other)
+    heard = {}
+    worker(store, other, notice=heard.__setitem__).run(drain=True)
+    assert heard[refused].code == "not_admissible"
+    assert result(store, good)["text"] == "Other"
+    assert (store.row(refused).output, store.row(refused).owner) == (0, None)
+    worker(store, of, "worker-2").run(drain=True)
+    assert result(store, refused)["text"] == "Hello"
+
+
+@pytest.mark.contract("ENV-9")
+def test_an_unknown_model_is_a_reason_too(store):
+    job = admit(store, model())
+    heard = {}
+
+    def load(name):
+        raise UnknownModel(name, [])
+
+    made = Worker("worker-1", store, load, admit_job, wall_clock_ms, notice=heard.__setitem__, pace=FAST)
+    made.run(drain=True)
+    assert heard[job].code == "unknown_model"
+
+
+@pytest.mark.contract("LOG-7", "LOG-10")
+def test_an_expired_lease_is_taken_over_and_the_sleeper_cannot_commit(store):
+    of = model("Hello, world.")
+    job = admit(store, of)
+    (claim,) = store.claim("sleeper", 1, 1, [job])
+    time.sleep(0.01)
+    worker(store, of).run(drain=True)
+    assert store.row(job).fence > claim.fence
+    assert result(store, job)["text"] == "Hello, world."
+    assert not store.heartbeat("sleeper", LEASE_MS)
+
+
+@pytest.mark.contract("LOG-7", "RES-4")
+def test_a_stopped_worker_finishes_its_turn_and_the_next_one_goes_on(store):
+    draft = {"max_new_tokens": 300, "ignore_eos": True, "temperature": 1.0, "seed": 1}
+    of = model(**ENDLESS)
+    expected = admit(store, of, **draft)
+    worker(store, of).run(drain=True)
+    job = admit(store, of, **draft)
+    with running(worker(store, of)):
+        wait_for(lambda: store.row(job).output > 3)
+    assert store.row(job).owner is None
+    stopped_at = len(transcript(store, job).token_ids)
+    assert stopped_at < 300
+    worker(store, model(**ENDLESS), "worker-2").run([job], drain=True)
+    assert result(store, job)["token_ids"] == result(store, expected)["token_ids"]
+    assert result(store, job)["usage"]["attempts"] == 2
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-7")
+def test_heartbeats_keep_a_long_job(store):
+    of = model(**ENDLESS)
+    job = admit(store, of, max_new_tokens=100_000, ignore_eos=True)
+    with running(worker(store, of, pace=Pace(lease_ms=300, claim_ms=1, inbox_ms=50))):
+        wait_for(lambda: store.row(job).output > 0)
+        time.sleep(0.7)
+        assert not store.claim("thief", 1_000, 1, [job])
+    assert transcript(store, job).state.tenure.attempt == 1

@@ -16,7 +16,13 @@ from .envelope import Envelope, Temperature, TopK, TopP
 from .errors import NotAdmissible
 
 Capability = Literal[
-    "repair_call", "token_alignment", "span_alignment", "echo_prompt", "prompt_logprobs", "consumer_cancel"
+    "minimum_tokens",
+    "repair_call",
+    "token_alignment",
+    "span_alignment",
+    "echo_prompt",
+    "prompt_logprobs",
+    "consumer_cancel",
 ]
 """A promise that an envelope may ask for and that a program keeps only where it says so."""
 
@@ -215,6 +221,7 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("context_of_model", _context_of_model),
     ("cache_position_start", _cache_start),
     # Promises about the output.
+    _needs("termination.min_new_tokens", lambda envelope: envelope.termination.min_new_tokens > 0, "minimum_tokens"),
     _needs("output.final_cache", lambda envelope: envelope.output.final_cache == "repaired", "repair_call"),
     _needs("output_token_alignment", lambda envelope: envelope.output.alignment == "token", "token_alignment"),
     _needs("output_span_alignment", lambda envelope: envelope.output.alignment == "span", "span_alignment"),

@@ -128,12 +128,14 @@ def transition(state: State, command: Command) -> Proposal:
 
 def transitions(state: State, commands: Iterable[Command]) -> Proposal:
     """Decide commands in order as one proposal; commands after the one that ends the job are left out."""
-    proposal = Proposal((), (), state)
+    events: tuple[Event, ...] = ()
+    states: tuple[State, ...] = ()
     for command in commands:
-        proposal = proposal.then(transition(proposal.state, command))
-        if proposal.state.ending is not None:
+        more, after, state = transition(state, command)
+        events, states = events + more, states + after
+        if state.ending is not None:
             break
-    return proposal
+    return Proposal(events, states, state)
 
 
 def propose(state: State, event: Event) -> Proposal:

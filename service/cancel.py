@@ -21,7 +21,7 @@ LEASE_MS = 10_000
 
 
 class Cancelled(NamedTuple):
-    """What became of a cancel: `outcome` is the job's finish reason (or "failed"), `effective` whether this ended it."""
+    """What became of a cancel: how the job ended (a finish reason or a cause), and whether the cancel ended it."""
 
     job: str
     outcome: str

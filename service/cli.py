@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -12,9 +13,10 @@ from .edge import Commands
 
 SUMMARY = "Durable, replayable language-model generation: a kill loses no token, and a resume repeats none."
 
-EPILOG = """Exit codes: 0 done; 1 a job failed or a check found a fault; 2 wrong use or a refused request; 130 interrupted.
-
-Begin with: decodelog demo"""
+EPILOG = (
+    "Exit codes: 0 done; 1 a job failed or a check found a fault; 2 wrong use or a refused request; 130 interrupted."
+    "\n\nBegin with: decodelog demo"
+)
 
 app = typer.Typer(
     name="decodelog",
@@ -27,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-EXAMPLES = {
+EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     run.run: (
         "decodelog run --model smollm2-135m-instruct --user 'Name three rivers.' --max-new-tokens 60",
         "decodelog run --model ./checkpoint --prompt 'Once' --temperature 0.8 --seed 7 --json",

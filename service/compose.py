@@ -12,6 +12,8 @@ from .database import now_ms
 from .incarnation import dead_workers, new_worker_name
 from .models import Models
 
+PACE = Pace()
+
 
 def new_worker(
     store: Store,
@@ -19,7 +21,7 @@ def new_worker(
     sink: Sink | None = None,
     notice: Notice | None = None,
     form: str = "prefill",
-    pace: Pace = Pace(),
+    pace: Pace = PACE,
 ) -> Worker:
     """A worker of this process under a fresh incarnation."""
     return Worker(

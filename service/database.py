@@ -6,9 +6,13 @@ import os
 import secrets
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..fsm.errors import DatabaseUnavailable
-from ..fsm.ports import Store
+
+if TYPE_CHECKING:
+    from ..store.engine import DatabaseStore
+    from ..store.memory_log import MemoryStore
 
 DATABASE_DEFAULT = "sqlite:///decodelog.db"
 SQLITE_PREFIX = "sqlite:///"
@@ -29,7 +33,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def open_database(url: str, create: bool = False) -> Store:
+def open_database(url: str, create: bool = False) -> DatabaseStore | MemoryStore:
     """Open a database whose schema is current; with `create`, a SQLite file that does not exist yet is made.
 
     Errors: SchemaMissing, SchemaOutdated, SchemaNewer, DatabaseUnavailable, DatabaseLocked, UnsupportedDatabase.

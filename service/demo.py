@@ -5,6 +5,7 @@ Everything that is claimed at the end is read from the two logs, after the proce
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -71,26 +72,21 @@ class Outcome(NamedTuple):
 
 def demonstrate(model: str, max_new_tokens: int, folder: Path, narrator: Narrator) -> Outcome:
     """Run the demonstration in `folder`. Errors: ChildFailed, and the store's."""
-    killed, whole = (f"{SQLITE_PREFIX}{folder / name}.db" for name in ("killed", "uninterrupted"))
-    for url in (killed, whole):
-        schema.upgrade(url)
     request = ["run", "--model", model, "--user", PROMPT, "--max-new-tokens", str(max_new_tokens)]
-    log = open_database(killed)
-    narrator.tell(f'The question: "{PROMPT}" Greedy decoding, so there is one right answer.')
-    job, kills = _run_and_kill(log, killed, request, kill_points(max_new_tokens), folder, narrator)
+    narrator.tell(f'The question: "{PROMPT}" The best token is taken each time, so there is one right answer.')
+    killed = Stage(folder, "killed", narrator)
+    job, kills = killed.run_and_kill(request, kill_points(max_new_tokens))
 
-    narrator.tell("Audit: reading the log again from its first byte, and replaying every step from it.")
-    audited = audit(log, [job])
-    narrator.tell(
-        f"{audited.events} events: "
-        + ("every digest, receipt and state follows from those before it." if audited.ok else str(audited.faults))
-    )
-    narrator.tell("The same request once more, uninterrupted, in another database.")
-    other_log = open_database(whole)
-    with child([*request, "--db", whole], folder) as process:
-        other = _first_job(other_log, process, folder)
-        _wait(process, folder)
-    return compare(log, job, other_log, other, kills, audited)
+    narrator.tell("Audit: the log is read again from its first byte, and every step replayed from it.")
+    audited = audit(killed.log, [job])
+    verdict = "every digest, receipt and state follows from those before it" if audited.ok else "with faults"
+    narrator.tell(f"{audited.events} events, {verdict}.")
+
+    narrator.tell("The same request once more, in another database, and nobody kills it.")
+    alone = Stage(folder, "uninterrupted", narrator)
+    other = alone.run(request)
+    narrator.tell("The answer above, beside the uninterrupted one:")
+    return compare(killed.log, job, alone.log, other, kills, audited)
 
 
 def kill_points(max_new_tokens: int) -> tuple[int, ...]:
@@ -132,77 +128,92 @@ def committed_twice(log: EventLog, job: str) -> int:
 # ---- processes -------------------------------------------------------------------------------------------------
 
 
-def _run_and_kill(
-    log: EventLog, url: str, request: Sequence[str], points: Sequence[int], folder: Path, narrator: Narrator
-) -> tuple[str, int]:
-    """The job's name, and how often its process was killed before the job had ended."""
-    with child([*request, "--db", url], folder) as process:
-        narrator.tell(f"Process {process.pid} starts. Its text, as it becomes durable in the log:")
-        job = _first_job(log, process, folder)
-        follower = Follower(log, job)
-        kills = int(_follow(follower, process, points[0], folder, narrator, 1))
-    for attempt, point in enumerate((*points[1:], None), start=2):
-        if follower.ended:
-            break
-        with child(["resume", job, "--db", url], folder) as process:
-            narrator.tell(f"Process {process.pid} resumes: it knows nothing but the log.")
-            kills += _follow(follower, process, point, folder, narrator, attempt)
-    narrator.tell(f"Process {process.pid} has finished the answer.")
-    return job, kills
+class Stage:
+    """One database, and the processes that work on it one after the other."""
 
+    def __init__(self, folder: Path, name: str, narrator: Narrator) -> None:
+        self._url = f"{SQLITE_PREFIX}{folder / name}.db"
+        self._words = folder / f"{name}.log"  # what the processes say
+        self._narrator = narrator
+        schema.upgrade(self._url)
+        self.log = open_database(self._url)
 
-def _follow(
-    follower: Follower, process: subprocess.Popen[bytes], point: int | None, folder: Path, narrator: Narrator, attempt: int
-) -> bool:
-    """Pass the text on; kill the process once `point` tokens are committed. Whether it was killed."""
-    while not _show(follower, narrator, attempt).ended:
-        if point is not None and len(follower.transcript.token_ids) >= point:
+    def run(self, request: Sequence[str]) -> str:
+        """Run the request to its end; the job's name."""
+        with self._process(request) as process:
+            job = self._first_job(process)
+            self._expect_success(process)
+        return job
+
+    def run_and_kill(self, request: Sequence[str], points: Sequence[int]) -> tuple[str, int]:
+        """Run the request, killing its process once each of `points` tokens is committed; the job, and the kills."""
+        with self._process(request) as process:
+            self._narrator.tell(f"Process {process.pid} starts. Its text, as it becomes durable in the log:")
+            job = self._first_job(process)
+            follower = Follower(self.log, job)
+            kills = int(self._follow(follower, process, 1, points[0]))
+        for attempt, point in enumerate((*points[1:], None), start=2):
+            if follower.ended:
+                break
+            with self._process(["resume", job]) as process:
+                self._narrator.tell(f"Process {process.pid} resumes. It knows nothing but the log.")
+                kills += self._follow(follower, process, attempt, point)
+        return job, kills
+
+    def _follow(self, follower: Follower, process: subprocess.Popen[bytes], attempt: int, point: int | None) -> bool:
+        """Pass the text on; kill the process once `point` tokens are committed. Whether it was killed."""
+        while True:
+            running = process.poll() is None
+            self._show(follower, attempt)
+            tokens = len(follower.transcript.token_ids)
+            if follower.ended:
+                self._expect_success(process)
+                self._narrator.tell(f"Process {process.pid} has finished the answer with {tokens} tokens.")
+                return False
+            if not running:
+                self._expect_success(process)
+                raise ChildFailed(process.pid, "it left the job unfinished")
+            if point is not None and tokens >= point:
+                process.kill()
+                process.wait()
+                self._show(follower, attempt)
+                tokens = len(follower.transcript.token_ids)
+                self._narrator.tell(f"kill -9 {process.pid} after {tokens} tokens. What it was computing is lost.")
+                return True
+            time.sleep(POLL_S)
+
+    def _show(self, follower: Follower, attempt: int) -> None:
+        for emission in follower.poll():
+            self._narrator.text(emission.text, attempt)
+
+    @contextmanager
+    def _process(self, arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+        """A decodelog command in a process of its own, which does not outlive the block."""
+        command = [sys.executable, "-m", "decodelog.service.cli", *arguments, "--db", self._url]
+        # This process reads the log meanwhile: threads that spin while they wait would be in its way, and it in theirs.
+        environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
+        with self._words.open("ab") as words:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, env=environment
+            )
+        try:
+            yield process
+        finally:
             process.kill()
             process.wait()
-            _show(follower, narrator, attempt)
-            count = len(follower.transcript.token_ids)
-            narrator.tell(f"kill -9 {process.pid}, after {count} tokens. Whatever it was computing is lost.")
-            return True
-        if process.poll() is not None and not _show(follower, narrator, attempt).ended:
-            raise ChildFailed(process.pid, _last_words(folder))
-        time.sleep(POLL_S)
-    _wait(process, folder)
-    return False
 
+    def _first_job(self, process: subprocess.Popen[bytes]) -> str:
+        """The job that the process submits; the database had none."""
+        while not (rows := self.log.rows()):
+            if process.poll() is not None:
+                raise ChildFailed(process.pid, self._last_words())
+            time.sleep(POLL_S)
+        return rows[0].job
 
-def _show(follower: Follower, narrator: Narrator, attempt: int) -> Follower:
-    for emission in follower.poll():
-        narrator.text(emission.text, attempt)
-    return follower
+    def _expect_success(self, process: subprocess.Popen[bytes]) -> None:
+        if process.wait():
+            raise ChildFailed(process.pid, self._last_words())
 
-
-@contextmanager
-def child(arguments: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A decodelog command in a process of its own, which does not outlive the block. What it says goes to a file."""
-    command = [sys.executable, "-m", "decodelog.service.cli", *arguments]
-    with (folder / "processes.log").open("ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _first_job(log: EventLog, process: subprocess.Popen[bytes], folder: Path) -> str:
-    """The job that the process submits; the database had none."""
-    while not (rows := log.rows()):
-        if process.poll() is not None:
-            raise ChildFailed(process.pid, _last_words(folder))
-        time.sleep(POLL_S)
-    return rows[0].job
-
-
-def _wait(process: subprocess.Popen[bytes], folder: Path) -> None:
-    if process.wait():
-        raise ChildFailed(process.pid, _last_words(folder))
-
-
-def _last_words(folder: Path) -> str:
-    lines = (folder / "processes.log").read_text("utf-8", "replace").split("\n")
-    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    def _last_words(self) -> str:
+        lines = self._words.read_text("utf-8", "replace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")

@@ -14,7 +14,11 @@ from typing import Literal, NamedTuple
 from ..fsm.errors import Problem
 from .database import sqlite_file
 
-OK, WARN, FAIL = "ok", "warn", "fail"
+Grade = Literal["ok", "warn", "fail"]
+
+OK: Grade = "ok"
+WARN: Grade = "warn"
+FAIL: Grade = "fail"
 
 PYTHON_MIN = (3, 11)
 FREE_BYTES_MIN = 1 << 30  # a fetch needs about this much at once: the download, and the converted weights
@@ -24,7 +28,7 @@ class Check(NamedTuple):
     """One finding, and what to do about it where something is to be done."""
 
     name: str
-    status: Literal["ok", "warn", "fail"]
+    status: Grade
     found: str
     advice: str = ""
 
@@ -99,11 +103,11 @@ def _database(url: str) -> Check:
         settings = "journal_mode synchronous" if database.sqlite else "server_version fsync synchronous_commit"
         word = "PRAGMA" if database.sqlite else "SHOW"
         values = {name: str(connection.exec_driver_sql(f"{word} {name}").scalar()) for name in settings.split()}
-        found = ", ".join(f"{name} {value}" for name, value in values.items())
-        durable = values.get("synchronous", "2") in "23" and "off" not in values.values()
-        if not durable:
-            return Check("database", WARN, f"schema {revision}, {found}", "a power failure can lose steps: turn syncs on")
-    return Check("database", OK, f"{database.name}: schema {revision}, {found}")
+    settled = ", ".join(f"{name} {value}" for name, value in values.items())
+    found = f"{database.name}: schema {revision}, {settled}"
+    if values.get("synchronous", "2") not in "23" or "off" in values.values():
+        return Check("database", WARN, found, "a power failure can lose the last steps: turn syncs on")
+    return Check("database", OK, found)
 
 
 def _database_folder(url: str) -> Check:

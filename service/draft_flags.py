@@ -17,68 +17,63 @@ from ..fsm.limits import REQUEST_BYTES_MAX
 if TYPE_CHECKING:
     from ..fsm.draft import Draft
 
-PROMPT, POLICY, END, RUNNING = "Prompt", "Choosing tokens", "Ending", "Running"
+SOURCES = ("prompt", "prompt_file", "user", "chat")
+PASSED_ON = ("temperature", "top_k", "top_p", "seed", "logprobs", "deadline_ms", "batch_width", "retry_budget")
 
-SOURCES = {"--prompt": "prompt", "--prompt-file": "prompt_file", "--user": "user", "--chat": "chat"}
+
+def _flags(panel: str) -> Callable[..., Any]:
+    def flag(name: str, description: str, metavar: str | None = None) -> Any:
+        return typer.Option(name, help=description, rich_help_panel=panel, metavar=metavar, show_default=False)
+
+    return flag
 
 
-def flag(name: str, panel: str, description: str, metavar: str | None = None) -> Any:
-    return typer.Option(name, help=description, rich_help_panel=panel, metavar=metavar, show_default=False)
+_prompt, _policy, _end, _running = map(_flags, ("Prompt", "Choosing tokens", "Ending", "Running"))
+
+_MODEL = _prompt("--model", "A fetched model's name, or a checkpoint directory.", "NAME|DIR")
+_PROMPT = _prompt("--prompt", "Text to be completed, as it is.", "TEXT")
+_PROMPT_FILE = _prompt("--prompt-file", "The same from a UTF-8 file; - is standard input.", "FILE")
+_USER = _prompt("--user", "One user message, through the model's chat template.", "TEXT")
+_CHAT = _prompt("--chat", 'A conversation: a JSON list of {"role", "content"}; - is standard input.', "FILE")
+_TEMPERATURE = _policy("--temperature", "0: the best token. Above: sample (0; 1 with --top-k or --top-p).", "X")
+_TOP_K = _policy("--top-k", "Sample among the K best tokens.", "K")
+_TOP_P = _policy("--top-p", "Sample among the best tokens that together have probability P.", "P")
+_SEED = _policy("--seed", "Seed of the noise (a fresh one, which is recorded).", "N")
+_LOGPROBS = _policy("--logprobs", "Record the N best alternatives of every token.", "N")
+_MAX_NEW_TOKENS = _end("--max-new-tokens", 'Tokens at most, or "until_context" (256).', "N")
+_STOP = _end("--stop", r"End before this text, taken as it is; repeatable. A newline is $'\n' in a shell.", "TEXT")
+_STOP_TOKEN_ID = _end("--stop-token-id", "End at this token; repeatable.", "ID")
+_IGNORE_EOS = _end("--ignore-eos", "Go on after the model's end token.")
+_INCLUDE_STOP = _end("--include-stop", "Keep the stop text in the result.")
+_DEADLINE_MS = _end("--deadline-ms", "End as `timeout` this long after submission.", "MS")
+_BATCH_WIDTH = _running("--batch-width", "Rows of every model call; part of the request (1).", "N")
+_RETRY_BUDGET = _running("--retry-budget", "Failed model calls in a row that the job survives (3).", "N")
+_IDEMPOTENCY_KEY = _running("--idempotency-key", "The same key and request are the same job, run once.", "KEY")
 
 
 @dataclass(frozen=True)
 class DraftFlags:
     """What a person asks for. None and False mean that a flag was not given."""
 
-    model: Annotated[str, flag("--model", PROMPT, "A fetched model's name, or a checkpoint directory.", "NAME|DIR")]
-    prompt: Annotated[str | None, flag("--prompt", PROMPT, "Text to be completed, as it is.", "TEXT")] = None
-    prompt_file: Annotated[
-        str | None, flag("--prompt-file", PROMPT, "The same from a UTF-8 file; - is standard input.", "FILE")
-    ] = None
-    user: Annotated[
-        str | None, flag("--user", PROMPT, "One user message, through the model's chat template.", "TEXT")
-    ] = None
-    chat: Annotated[
-        str | None,
-        flag("--chat", PROMPT, 'A conversation: a JSON list of {"role", "content"}; - is standard input.', "FILE"),
-    ] = None
-    temperature: Annotated[
-        float | None,
-        flag("--temperature", POLICY, "0 takes the best token; above, sample (0; 1 with --top-k or --top-p).", "X"),
-    ] = None
-    top_k: Annotated[int | None, flag("--top-k", POLICY, "Sample among the K best tokens.", "K")] = None
-    top_p: Annotated[
-        float | None, flag("--top-p", POLICY, "Sample among the best tokens that together have probability P.", "P")
-    ] = None
-    seed: Annotated[int | None, flag("--seed", POLICY, "Seed of the noise (a fresh one, which is recorded).", "N")] = None
-    logprobs: Annotated[
-        int | None, flag("--logprobs", POLICY, "Record the N best alternatives of every token.", "N")
-    ] = None
-    max_new_tokens: Annotated[
-        str | None, flag("--max-new-tokens", END, 'Tokens at most, or "until_context" (256).', "N")
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        flag("--stop", END, r"End before this text, taken literally; repeatable. A newline is $'\n' in a shell.", "TEXT"),
-    ] = None
-    stop_token_id: Annotated[
-        list[int] | None, flag("--stop-token-id", END, "End at this token; repeatable.", "ID")
-    ] = None
-    ignore_eos: Annotated[bool, flag("--ignore-eos", END, "Go on after the model's end token.")] = False
-    include_stop: Annotated[bool, flag("--include-stop", END, "Keep the stop text in the result.")] = False
-    deadline_ms: Annotated[
-        int | None, flag("--deadline-ms", END, "End as `timeout` this long after submission.", "MS")
-    ] = None
-    batch_width: Annotated[
-        int | None, flag("--batch-width", RUNNING, "Rows of every model call; part of the request (1).", "N")
-    ] = None
-    retry_budget: Annotated[
-        int | None, flag("--retry-budget", RUNNING, "Failed model calls in a row that the job survives (3).", "N")
-    ] = None
-    idempotency_key: Annotated[
-        str | None,
-        flag("--idempotency-key", RUNNING, "The same key with the same request is the same job, run once.", "KEY"),
-    ] = None
+    model: Annotated[str, _MODEL]
+    prompt: Annotated[str | None, _PROMPT] = None
+    prompt_file: Annotated[str | None, _PROMPT_FILE] = None
+    user: Annotated[str | None, _USER] = None
+    chat: Annotated[str | None, _CHAT] = None
+    temperature: Annotated[float | None, _TEMPERATURE] = None
+    top_k: Annotated[int | None, _TOP_K] = None
+    top_p: Annotated[float | None, _TOP_P] = None
+    seed: Annotated[int | None, _SEED] = None
+    logprobs: Annotated[int | None, _LOGPROBS] = None
+    max_new_tokens: Annotated[str | None, _MAX_NEW_TOKENS] = None
+    stop: Annotated[list[str] | None, _STOP] = None
+    stop_token_id: Annotated[list[int] | None, _STOP_TOKEN_ID] = None
+    ignore_eos: Annotated[bool, _IGNORE_EOS] = False
+    include_stop: Annotated[bool, _INCLUDE_STOP] = False
+    deadline_ms: Annotated[int | None, _DEADLINE_MS] = None
+    batch_width: Annotated[int | None, _BATCH_WIDTH] = None
+    retry_budget: Annotated[int | None, _RETRY_BUDGET] = None
+    idempotency_key: Annotated[str | None, _IDEMPOTENCY_KEY] = None
 
     def draft(self) -> Draft:
         """The draft of these flags, checked as strictly as a request from a wire.
@@ -87,19 +82,19 @@ class DraftFlags:
         """
         from ..fsm.draft import draft_from
 
-        given = [name for name, attribute in SOURCES.items() if getattr(self, attribute) is not None]
-        if len(given) != 1:
-            advice = f"give one of {', '.join(SOURCES)}"
-            raise ConflictingFlags(" and ".join(given), advice) if given else typer.BadParameter(advice)
-        plain = ("temperature", "top_k", "top_p", "seed", "logprobs", "deadline_ms", "batch_width", "retry_budget")
-        value = self._prompt() | {name: getattr(self, name) for name in plain if getattr(self, name) is not None}
+        value = self._prompt() | {"stop": self.stop or [], "stop_token_ids": self.stop_token_id or []}
+        value |= {"ignore_eos": self.ignore_eos, "include_stop": self.include_stop}
+        value |= {name: getattr(self, name) for name in PASSED_ON if getattr(self, name) is not None}
         if self.max_new_tokens is not None:
             value["max_new_tokens"] = _count(self.max_new_tokens)
-        value |= {"stop": self.stop or [], "stop_token_ids": self.stop_token_id or []}
-        value |= {"ignore_eos": self.ignore_eos, "include_stop": self.include_stop}
         return draft_from(value)
 
     def _prompt(self) -> dict[str, Any]:
+        given = [f"--{source.replace('_', '-')}" for source in SOURCES if getattr(self, source) is not None]
+        if not given:
+            raise typer.BadParameter("give one of --prompt, --prompt-file, --user and --chat")
+        if len(given) > 1:
+            raise ConflictingFlags(" and ".join(given), "give one of them")
         if self.chat is not None:
             from ..fsm.strict_json import parse
 
@@ -115,8 +110,8 @@ class DraftFlags:
 
 
 def takes_draft(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command`, whose first parameter is a DraftFlags, one parameter for each flag instead."""
-    first, *others = inspect.signature(command, eval_str=True).parameters.values()
+    """Give `command`, whose first parameter is a DraftFlags, a parameter for each flag in its place."""
+    others = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     hints = get_type_hints(DraftFlags, include_extras=True)
     flags = [
         inspect.Parameter(

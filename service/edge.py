@@ -1,9 +1,7 @@
 """The edge of the command line: every expected way to end becomes one clear line and an exit code.
 
-    0    done
-    1    a job failed, an audit found a fault, a comparison or a check failed
-    2    wrong use, or a request that was refused; nothing was changed
-    130  interrupted (128 and the signal's number); jobs are kept and can be resumed
+0 is done. 1: a job failed, an audit found a fault, a comparison or a check failed. 2: wrong use, or a request that was
+refused; nothing was changed. 128 and a signal's number: interrupted; jobs are kept and can be resumed.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ def stop_here(number: int, frame: object) -> None:
 
 @contextmanager
 def on_signals(handler: Callable[[int, object], None] = stop_here) -> Iterator[None]:
-    """Ctrl-C and a polite kill reach `handler`; a second one of either ends the process at once, which loses nothing."""
+    """Ctrl-C and a polite kill reach `handler`; the second one ends the process at once, which loses nothing either."""
 
     def first(number: int, frame: object) -> None:
         for each in handled:

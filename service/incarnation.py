@@ -1,7 +1,7 @@
 """Names for worker processes, and which of them are gone.
 
-A name is `host/boot/namespace/pid/start/random`: a process that ends takes its name with it, and another process on the same
-machine can tell. A wrong answer costs nothing but a fence: a worker thought dead is only kept from appending.
+A name is `host/boot/namespace/pid/start/random`: a process that ends takes its name with it, and another process on
+the same machine can tell. A wrong answer costs nothing but a fence: a worker thought dead is only kept from appending.
 """
 
 from __future__ import annotations

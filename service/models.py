@@ -38,7 +38,10 @@ class Models:
         self._loaded: dict[str, Model] = {}
 
     def load(self, name: str) -> Model:
-        """The model of that name or directory. Errors: UnknownModel, ModelNotFetched, BrokenArtifact, UnsupportedModel."""
+        """The model of that name or directory.
+
+        Errors: UnknownModel, ModelNotFetched, BrokenArtifact, UnsupportedModel.
+        """
         if name not in self._loaded:
             self._loaded[name] = self._read(name)
         return self._loaded[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os.path import commonprefix
+from itertools import takewhile
 
 from ..fsm.errors import AmbiguousJob, UnknownJob
 from ..fsm.ports import EventLog
@@ -21,5 +21,9 @@ def find_job(log: EventLog, prefix: str) -> str:
         return found[0]
     if found:
         raise AmbiguousJob(prefix, len(found), found[-CANDIDATES_SHOWN:])
-    nearest = sorted(names, key=lambda name: len(commonprefix([name, prefix])))
-    raise UnknownJob(prefix, nearest[-CANDIDATES_SHOWN:])
+    raise UnknownJob(prefix, sorted(names, key=lambda name: _shared(name, prefix))[-CANDIDATES_SHOWN:])
+
+
+def _shared(name: str, prefix: str) -> int:
+    """Characters that both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, prefix, strict=False)))

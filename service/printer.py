@@ -45,4 +45,4 @@ def ending(result: dict[str, Any]) -> str:
     """The finish reason, or the fault, or the state of a job that goes on."""
     if "error" in result:
         return f"failed [{result['error']['code']}] {result['error']['message']}"
-    return result["finish_reason"] or result["state"]
+    return str(result["finish_reason"] or result["state"])

@@ -41,9 +41,7 @@ def submit(
     job = new_job_name(now_ms)
     admitted = RequestAdmitted(job, envelope.canonical_bytes())
     try:
-        admission = store.admit(
-            job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key
-        )
+        admission = store.admit(job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key)
     except IdempotencyConflict as conflict:
         conflict.field = first_difference(_envelope_of(store, conflict.job), envelope) or conflict.field
         raise

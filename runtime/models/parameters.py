@@ -6,6 +6,7 @@ are kept transposed, as views; a norm's weight is float32 and carries the factor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ def take_parameters(config: DecoderConfig, take: Take, dtype: torch.dtype) -> Pa
     """Take every parameter that `config` calls for, once; all but the norms become `dtype`."""
 
     def norm(name: str) -> Tensor:
-        return take(name, config.width).float() * config.width**0.5
+        return take(name, config.width).float() * math.sqrt(config.width)
 
     def matrix(name: str) -> Tensor:
         return take(name, config.vocabulary_size, config.width).to(dtype)

@@ -38,7 +38,6 @@ def demo(
         name = _fetched(model, narrator)
         narrator.tell(f"The model: {name}. The logs: {folder}")
         outcome = demonstrate(name, max_new_tokens, Path(folder), narrator)
-    narrator.tell("The answer above, against the uninterrupted one:")
     if json:
         terminal.write_json(outcome.as_json())
     else:

@@ -16,7 +16,7 @@ from decodelog.fsm.artifact import ArtifactFacts
 from decodelog.fsm.envelope import admitted
 from decodelog.fsm.errors import NotAdmissible
 
-OFFERED: frozenset[Capability] = frozenset({"prompt_logprobs"})
+OFFERED: frozenset[Capability] = frozenset({"minimum_tokens", "prompt_logprobs"})
 GREEDY: dict[str, Any] = {"policy.family": "greedy", "policy.transforms": []}
 
 # For each rung, in the order of the ladder: changes that make the envelope fail it, the artifact staying as it is.
@@ -46,12 +46,13 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("runtime.cache.abi", {"runtime.cache.abi": "3 layers"}),
     ("context_of_model", {"position_visibility.context_tokens_max": 65}),
     ("cache_position_start", {"position_visibility.cache_position_start": 1}),
+    ("termination.min_new_tokens", {}),
     ("output.final_cache", {"output.final_cache": "repaired"}),
     ("output_token_alignment", {"output.alignment": "token"}),
     ("output_span_alignment", {"output.alignment": "span"}),
     ("output.echo_prompt", {"output.echo_prompt": True}),
     ("output.consumer_policy", {"output.consumer_policy": "cancel"}),
-    ("output.extras", {}),
+    ("output.extras", {"termination.min_new_tokens": 0}),
     ("output_extra_repeated", {"output.extras": [{"kind": "prompt_logprobs", "top": 1}] * 2}),
 ]
 
@@ -74,8 +75,9 @@ def test_the_ladder_is_the_contracts_order() -> None:
 @pytest.mark.contract("ENV-6")
 def test_a_sound_envelope_is_admitted() -> None:
     check(admitted(full()), FACTS, OFFERED)
-    check(admitted(changed(full(), {**GREEDY, "output.extras": []})), FACTS)
-    check(admitted(changed(full(), {"position_visibility.context_tokens_max": 4, "output.extras": []})), FACTS)
+    plain = {"output.extras": [], "termination.min_new_tokens": 0}
+    check(admitted(changed(full(), {**GREEDY, **plain})), FACTS)
+    check(admitted(changed(full(), {"position_visibility.context_tokens_max": 4, **plain})), FACTS)
 
 
 @pytest.mark.contract("ENV-6")
@@ -89,7 +91,8 @@ def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None
             is None
         )
     else:
-        assert failing(changes, OFFERED if changes else NO_CAPABILITIES) == name
+        offered = NO_CAPABILITIES if name in ("termination.min_new_tokens", "output.extras") else OFFERED
+        assert failing(changes, offered) == name
 
 
 @pytest.mark.contract("ENV-6")
@@ -97,7 +100,7 @@ def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None
 def test_of_two_faults_the_earlier_rung_is_reported(index: int) -> None:
     name, changes = FAULTS[index]
     for _, later in FAULTS[index + 1 :]:
-        if changes and not set(changes) & set(later):
+        if changes and name != "output.extras" and not set(changes) & set(later):
             assert failing({**later, **changes}, OFFERED) == name
 
 

@@ -28,7 +28,7 @@ from decodelog.fsm.fold import committed, fold, fold_all
 from decodelog.fsm.machine import TABLE
 from decodelog.fsm.next_step import Step, next_step
 from decodelog.fsm.spec import Spec
-from decodelog.fsm.state import State
+from decodelog.fsm.state import Ending, State
 from decodelog.fsm.states import Status, Suffix, Trigger
 from decodelog.fsm.transition import (
     CloseRequest,
@@ -93,6 +93,7 @@ class AnyHistory(RuleBasedStateMachine):
     @initialize(options=requests)
     def admit(self, options: dict[str, Any]) -> None:
         self.live = Live.admit(**options)
+        self.replayed = [fold_all(self.live.events)]
         self.decisions: list[IssueDecision] = []
 
     @property
@@ -186,9 +187,10 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def replay_equals_live_at_every_length(self) -> None:
-        replayed = list(history(self.live.events))
-        assert replayed == self.live.states
-        assert self.live.state.digest() == replayed[-1].digest()
+        for event in self.live.events[len(self.replayed) :]:
+            self.replayed.append(fold(self.replayed[-1], event))
+        assert self.replayed == self.live.states
+        assert self.replayed[-1].digest() == self.state.digest()
 
     @invariant()
     def the_frontiers_balance(self) -> None:
@@ -216,21 +218,13 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def a_stream_from_any_sequence_is_exactly_the_rest(self) -> None:
         transcript = self.live.transcript
-        text, emissions = transcript.text, transcript.emissions
-        assert "".join(emission.text for emission in emissions) == text
-        assert [e.token for e in emissions if e.token is not None] == transcript.token_ids
-        for start in range(1, transcript.sequence + 2):
-            rest = [emission for emission in emissions if emission.sequence >= start]
-            seen = rest[0].characters if rest else len(text)
-            assert "".join(emission.text for emission in rest) == text[seen:]
-            assert all(emission.sequence < start for emission in emissions[: len(emissions) - len(rest)])
-
-
-def history(events: list[Event]) -> Iterator[State]:
-    """The state after each event, from the events alone."""
-    state = None
-    for event in events:
-        yield (state := fold(state, event))
+        seen, last = "", 0
+        for emission in transcript.emissions:
+            assert emission.sequence > last
+            assert emission.characters == len(seen)
+            seen, last = seen + emission.text, emission.sequence
+        assert seen == transcript.text
+        assert [e.token for e in transcript.emissions if e.token is not None] == transcript.token_ids
 
 
 def check_text(live: Live, decisions: list[IssueDecision]) -> None:
@@ -403,6 +397,46 @@ def folded(log: list[Event]) -> State | None:
         return fold_all(log)
     except Problem:
         return None
+
+
+# ---- the digest that a commit carries ---------------------------------------------------------------------------
+
+
+def decided_state() -> State:
+    live = Live.admit(stop=["ab"])
+    live.turn(50, b"x\xe2\x82")
+    live.turn(51, b"\xaca")
+    live.do(call(live.state), IssueDecision(drawn(52), b"y"))
+    return live.state
+
+
+BEFORE = decided_state()
+OTHER_FIELDS: dict[str, list[Any]] = {
+    "spec": [Live.admit("job-2").state.spec, Live.admit(max_new=9).state.spec],
+    "status": [status for status in Status if status is not Status.DECIDED],
+    "frontier": [frontier for frontier in others(BEFORE.frontier) if min(frontier[:4]) >= 0],
+    "horizon": [horizon for horizon in others(BEFORE.horizon) if horizon.node >= 0],
+    "receipt": [None, dataclasses.replace(BEFORE.receipt, receipt_id=b"r" * 32)],
+    "last_receipt": list(others(BEFORE.last_receipt)),
+    "scores": [b"", *others(BEFORE.scores)],
+    "due": [(FinishReason.EOS,), (FinishReason.LENGTH,), (FinishReason.EOS, FinishReason.LENGTH)],
+}
+UNBOUND: dict[str, Any] = {
+    "tenure": BEFORE.tenure._replace(attempt=7, fence=9, failures=1, recomputed=5),
+    "delta": "another",
+    "ending": Ending(FinishReason.EOS),
+}
+
+
+@pytest.mark.contract("FSM-5", "FSM-6")
+def test_the_digest_of_a_state_covers_every_field_that_a_decision_can_depend_on_and_no_tenure() -> None:
+    assert {*OTHER_FIELDS, *UNBOUND} == set(State._fields)
+    digests = [BEFORE.digest()]
+    for name, values in OTHER_FIELDS.items():
+        digests += [BEFORE._replace(**{name: value}).digest() for value in values]
+    assert len(digests) > 40
+    assert len(set(digests)) == len(digests)
+    assert {BEFORE._replace(**{name: value}).digest() for name, value in UNBOUND.items()} == {BEFORE.digest()}
 
 
 # ---- how a log begins, and what may not follow -----------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from envelope_examples import FACTS, PLAIN_FACTS, RUNTIME, full
@@ -20,9 +20,7 @@ from decodelog.fsm.errors import LimitExceeded, NotAdmissible, SchemaViolation
 from decodelog.fsm.limits import CONTEXT_TOKENS_MAX
 from decodelog.fsm.seal import seal
 
-EVERYTHING: frozenset[Capability] = frozenset(
-    ("repair_call", "token_alignment", "span_alignment", "echo_prompt", "prompt_logprobs", "consumer_cancel")
-)
+EVERYTHING: frozenset[Capability] = frozenset(get_args(Capability))
 
 
 class ByteText:

@@ -137,6 +137,37 @@ def test_a_head_that_the_log_never_had_is_stale(store):
     assert contents(store) == kept
 
 
+WRONG = {
+    "sequence": (Outcome.STALE, lambda writer: replace(writer, head=Head(writer.head.sequence + 1, writer.head.chain))),
+    "chain": (Outcome.STALE, lambda writer: replace(writer, head=Head(writer.head.sequence, digest("another")))),
+    "old fence": (Outcome.FENCED, lambda writer: replace(writer, fence=writer.fence - 1)),
+    "unknown fence": (Outcome.FENCED, lambda writer: replace(writer, fence=writer.fence + 1)),
+}
+
+
+@pytest.mark.contract("LOG-1", "LOG-2")
+@pytest.mark.parametrize("end", ["step", "last_step"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_each_condition_alone_refuses_an_append_that_is_right_otherwise(store, wrong, end):
+    """One append in its batch, which is what databases do at their fastest."""
+    writer = admit(store)
+    store.claim("worker-1", 60_000, 1)
+    writer = write(store, replace(writer, fence=1), 1)
+    kept = contents(store)
+    expected, change = WRONG[wrong]
+    assert outcomes(store.append([getattr(change(writer), end)()])) == [expected]
+    assert contents(store) == kept
+    assert outcomes(store.append([getattr(writer, end)()])) == [Outcome.APPENDED]
+
+
+@pytest.mark.contract("FSM-9", "LOG-1")
+@pytest.mark.parametrize("end", ["step", "last_step"])
+def test_the_end_alone_refuses_an_append_that_is_right_otherwise(store, end):
+    start = admit(store)
+    (closed,) = store.append([start.last_step()])
+    assert outcomes(store.append([getattr(start.at(closed.head), end)()])) == [Outcome.TERMINAL]
+
+
 @pytest.mark.contract("LOG-1", "LOG-7")
 def test_only_the_fence_of_the_newest_claim_appends(store):
     zombie = admit(store)

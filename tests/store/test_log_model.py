@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from steps import IDENTITY, Writer, digest, envelope
 
 from decodelog.fsm.errors import Problem
@@ -29,7 +29,7 @@ WORKERS = st.sampled_from(["worker-1", "worker-2"])
 KEYS = st.none() | st.sampled_from(["key-1", "key-2"])
 IDENTITIES = st.sampled_from([IDENTITY, "b" * 64])
 MISTAKES = st.sampled_from([*[""] * 12, "late", "later", "zombie", "unclaimed", "chain", "sequence", "other"])
-ENDS = st.sampled_from([*["step"] * 5, "last_step", "cancel"])
+ENDS = st.sampled_from([*["step"] * 10, "last_step", "cancel"])
 COMMANDS = st.sampled_from(["a", "b", "c"])
 
 
@@ -78,11 +78,17 @@ class StoresAgree(RuleBasedStateMachine):
             return [EMPTY_HEAD]
         return [EMPTY_HEAD, *[Head(record.last, record.chain) for record in self.model.read(job)]]
 
+    @initialize()
+    def two_jobs_one_of_them_claimed(self):
+        self.admit("job-1", "key-1", IDENTITY)
+        self.claim("worker-1", 1, [], None)
+        self.admit("job-2", None, IDENTITY)
+
     @rule(job=JOBS, key=KEYS, identity=IDENTITIES)
     def admit(self, job, key, identity):
         self.both(lambda store: store.admit(job, identity, "scripted", 5, envelope(job), key))
 
-    @rule(target=offers, wanted=st.lists(st.tuples(JOBS, MISTAKES, ENDS), min_size=1, max_size=4))
+    @rule(target=offers, wanted=st.lists(st.tuples(JOBS, MISTAKES, ENDS), min_size=1, max_size=3))
     def append(self, wanted):
         """A batch of appends that are right, or wrong in one of the ways that there are."""
         batch = [self.offer(*one) for one in wanted]

@@ -15,9 +15,10 @@ from scripted import one_thread, scripted_model
 
 ALONE = 1
 MANY = 64
-TURNS_ALONE, TURNS_MANY = 400, 100
-WARM_ALONE, WARM_MANY = 100, 20
 STEPS, EVENTS = 200, 400
+TURNS_ALONE, TURNS_MANY = 400, 100
+# Long enough for SQLite's write-ahead log to have come round: from then on it is written over and does not grow.
+WARM_ALONE, WARM_MANY = 600, 120
 
 
 def control(rounds: int, note: Callable[[str], None]) -> Figures:

@@ -5,7 +5,6 @@ Everything that is claimed at the end is read from the two logs, after the proce
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -190,12 +189,8 @@ class Stage:
     def _process(self, arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         """A decodelog command in a process of its own, which does not outlive the block."""
         command = [sys.executable, "-m", "decodelog.service.cli", *arguments, "--db", self._url]
-        # This process reads the log meanwhile: threads that spin while they wait would be in its way, and it in theirs.
-        environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
         with self._words.open("ab") as words:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, env=environment
-            )
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words)
         try:
             yield process
         finally:

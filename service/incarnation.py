@@ -46,7 +46,7 @@ def _started(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None where it does not run (a zombie does not), 0 unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second where it ends while it is read
         return _alive(pid)
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])

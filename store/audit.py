@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from ..fsm.errors import Problem
 from ..fsm.ports import EMPTY_HEAD
-from .chain import Stored, StoredLog, digest
+from .chain import WRONG_TYPE, Stored, StoredLog, digest
 from .codec import decode
 
 
@@ -89,6 +89,12 @@ class _Walk:
     fence: int = 0
 
     def step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
+        try:
+            yield from self._step(job, row)
+        except WRONG_TYPE as problem:
+            yield self.sequence + 1, "payload", f"a row holds a value of another type ({problem})"
+
+    def _step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
         expected = self.sequence + 1
         if row.first < expected:
             yield row.first, "duplicate", f"events {row.first} to {row.last} overlap the append before"
@@ -100,7 +106,7 @@ class _Walk:
         yield from self._payload(job, row)
         if row.fence < self.fence:
             yield row.first, "fence", f"fence {row.fence} follows fence {self.fence}"
-        self.fence = max(self.fence, row.fence)
+        self.fence = row.fence
 
     def _chain(self, row: Stored) -> Iterator[tuple[int, str, str]]:
         chains = [digest(chain, row.first, row.key, row.payload) for chain in self.chains]

@@ -18,6 +18,9 @@ from .codec import decode
 CHECK_BYTES = 8
 ANCHOR_EVENTS = 64
 
+WRONG_TYPE = (TypeError, ValueError, AttributeError, OverflowError)
+"""What computing with a column raises where a damaged file gives it a value of another type."""
+
 
 class Stored(NamedTuple):
     """An append as it is stored. `chain` is the digest after it, whole in an anchor, else its beginning."""
@@ -53,20 +56,23 @@ def verified(job: str, rows: Iterable[Stored], after: int, head: Head | None = N
     """
     sequence, chain = head or EMPTY_HEAD
     given = head is not None
-    for row in rows:
-        first, last, _, key, mark, payload = row
-        if not given and first > 1:
-            if last > after or not row.anchor:
-                raise CorruptRecord(job, first - 1, "the append there is missing")
-            chain = mark
-        else:
-            if first != sequence + 1 or last < first:
-                raise CorruptRecord(job, sequence + 1, f"the next append there is of events {first} to {last}")
-            chain = digest(chain, first, key, payload)
-            if not mark or not chain.startswith(mark):
-                raise CorruptRecord(job, first, "the append is not the one that its digest was taken of")
-        given, sequence = True, last
-        yield row, chain
+    try:
+        for row in rows:
+            first, last, _, key, mark, payload = row
+            if not given and first > 1:
+                if last > after or not row.anchor:
+                    raise CorruptRecord(job, first - 1, "the append there is missing")
+                chain = mark
+            else:
+                if first != sequence + 1 or last < first:
+                    raise CorruptRecord(job, sequence + 1, f"the next append there is of events {first} to {last}")
+                chain = digest(chain, first, key, payload)
+                if not mark or not chain.startswith(mark):
+                    raise CorruptRecord(job, first, "the append is not the one that its digest was taken of")
+            given, sequence = True, last
+            yield row, chain
+    except WRONG_TYPE as problem:
+        raise CorruptRecord(job, sequence + 1, f"its row holds a value of another type ({problem})") from problem
 
 
 def records(job: str, rows: Iterable[Stored], after: int, head: Head | None = None) -> Iterator[Record]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Row, insert, select
+from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -23,6 +23,7 @@ from .settle import Place, add, walk
 from .tables import appends, jobs, refusals
 
 ADMIT_TRIES = 3
+STATUSES = frozenset(status.value for status in Status)
 
 Appender = Callable[[list[Offer]], list[AppendResult]]
 
@@ -42,7 +43,7 @@ class DatabaseLog:
         for _ in range(ADMIT_TRIES):
             with self._database.transaction() as connection:
                 if (held := holder(connection, job, idempotency_key)) is not None:
-                    return attached(job, identity, idempotency_key, held.job, held.identity)
+                    return attached(job, identity, idempotency_key, *held)
                 if self._make(connection, offered, made):
                     return Admission(job, created=True)
         raise DatabaseLocked(self._database.name, f"other submissions of job {job} come and go")
@@ -108,15 +109,16 @@ class DatabaseLog:
                 yield StoredLog(name, Head(sequence, chain), fence, stored)
 
 
-def holder(connection: Connection, job: str, idempotency_key: str | None) -> Row[Any] | None:
+def holder(connection: Connection, job: str, idempotency_key: str | None) -> tuple[str, str] | None:
     """The job and the identity that hold an idempotency key, or else the name."""
-    query = select(jobs.c.job, jobs.c.identity)
+    conditions = [jobs.c.job == job]
     if idempotency_key is not None:
-        held: Row[Any] | None = connection.execute(query.where(jobs.c.idempotency_key == idempotency_key)).first()
-        if held is not None:
-            return held
-    named: Row[Any] | None = connection.execute(query.where(jobs.c.job == job)).first()
-    return named
+        conditions.insert(0, jobs.c.idempotency_key == idempotency_key)
+    for condition in conditions:
+        row = connection.execute(select(jobs.c.job, jobs.c.identity).where(condition)).first()
+        if row is not None:
+            return row.job, row.identity
+    return None
 
 
 def whole(job: str, rows: list[Stored], after: int, head: Head) -> Iterator[Record]:
@@ -132,6 +134,9 @@ def whole(job: str, rows: list[Stored], after: int, head: Head) -> Iterator[Reco
 
 
 def job_row(row: Any) -> JobRow:
+    """A job's listing, from its row. A status that there is not is a CorruptRecord."""
+    if row.status not in STATUSES:
+        raise CorruptRecord(row.job, row.sequence, f"the job's row has status {row.status!r}")
     return JobRow(
         row.job, row.identity, row.model, Status(row.status), row.finish, row.prompt, row.output,
         Head(row.sequence, row.chain), row.fence, row.owner, row.lease_until_ms, row.idempotency_key, row.created_ms,

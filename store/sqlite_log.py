@@ -38,16 +38,17 @@ class SqliteAppender:
         self._ends: Ends = {}
 
     def __call__(self, offers: list[Offer]) -> list[AppendResult]:
+        results = [offered.done(Outcome.APPENDED) for offered in offers]
         with self._database.transaction() as connection:
             ends = self._take(connection, offers)
             if ends is None:
                 results = [settle(connection, self._database, offered) for offered in offers]
-        if ends is None:
-            for offered in offers:
-                self._ends.pop(offered.append.job, None)
-            return results
-        self._ends.update(ends)
-        return [offered.done(Outcome.APPENDED) for offered in offers]
+        for append, _, _ in offers:
+            if ends is None or append.finish is not None:
+                self._ends.pop(append.job, None)
+            else:
+                self._ends[append.job] = ends[append.job]
+        return results
 
     def _take(self, connection: Connection, offers: list[Offer]) -> Ends | None:
         """Append all offers, and say where their logs end now; None, and nothing is changed, where one cannot be."""

@@ -1,0 +1,43 @@
+"""Databases and scripted models for the tests of the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commandline import TEXT, script
+from databases import (
+    database_url,
+    empty_postgres_url,
+    empty_sqlite_url,
+    empty_url,
+    postgres_server,
+    postgres_url,
+    sqlite_url,
+    store,
+    store_url,
+)
+
+__all__ = [
+    "database_url",
+    "empty_postgres_url",
+    "empty_sqlite_url",
+    "empty_url",
+    "postgres_server",
+    "postgres_url",
+    "sqlite_url",
+    "store",
+    "store_url",
+]
+
+
+@pytest.fixture
+def short_model(tmp_path: Path) -> Path:
+    """Says its text once and ends."""
+    return script(tmp_path / "short", script={"text": TEXT})
+
+
+@pytest.fixture
+def long_model(tmp_path: Path) -> Path:
+    """Says its text for ever."""
+    return script(tmp_path / "long", script={"text": TEXT, "then": "repeat"})

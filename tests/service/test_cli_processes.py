@@ -1,0 +1,207 @@
+"""What becomes of a job when processes are killed, stopped, left alone by their readers, or are two."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commandline import TEXT, decodelog, ended, environment, jobs, process, script, wait_for
+
+from decodelog.service.database import open_database
+from decodelog.service.demo import committed_twice
+
+TOKENS = 600
+
+
+def kill_at(running: subprocess.Popen[str], url: str, tokens: int) -> None:
+    """SIGKILL once a job has `tokens` committed tokens, and has not ended."""
+    row = wait_for(url, lambda row: row.output >= tokens)
+    running.send_signal(signal.SIGKILL)
+    assert not row.status.terminal
+    assert running.wait() == -signal.SIGKILL
+
+
+@pytest.mark.contract("FSM-4", "FSM-6", "LOG-1", "LOG-7", "OUT-7", "RES-4")
+def test_a_job_whose_processes_are_killed_ends_as_if_nothing_had_happened(
+    database_url: str, long_model: Path, tmp_path: Path
+) -> None:
+    first, second = random.randrange(TOKENS // 3), random.randrange(TOKENS // 3, TOKENS - 100)
+    request = (
+        "run",
+        "--model",
+        long_model,
+        "--prompt",
+        "Go",
+        "--max-new-tokens",
+        TOKENS,
+        "--temperature",
+        1,
+        "--seed",
+        5,
+    )
+    print("killed after", first, "and", second, "tokens")  # shown where the test fails
+    with process(*request, db=database_url) as running:
+        kill_at(running, database_url, first)
+    job = jobs(database_url)[0].job
+    with process("resume", job, db=database_url) as running:
+        kill_at(running, database_url, second)
+    with process("resume", job, db=database_url) as running:
+        resumed = ended(running)
+    alone = decodelog(*request, "--json", db=f"sqlite:///{tmp_path / 'alone.db'}").json
+    found = decodelog("show", job, "--json", db=database_url).json
+
+    assert resumed.code == 0
+    assert resumed.stdout == f"{found['text']}\n"
+    assert {name: found[name] for name in ("identity", "state", "finish_reason", "text", "token_ids")} == {
+        name: alone[name] for name in ("identity", "state", "finish_reason", "text", "token_ids")
+    }
+    assert found["usage"]["attempts"] == 3
+    assert found["usage"]["recomputed_tokens"] >= second
+    assert committed_twice(open_database(database_url), job) == 0
+    assert decodelog("audit", "--json", db=database_url).json["ok"]
+
+
+@pytest.mark.contract("LOG-7")
+def test_two_workers_share_the_jobs_and_run_each_once(database_url: str, short_model: Path) -> None:
+    submitted = {
+        decodelog("submit", "--model", short_model, "--prompt", f"Go {number}", db=database_url).stdout.strip()
+        for number in range(12)
+    }
+    with (
+        process("worker", "--drain", "--lanes", 2, "--json", db=database_url) as one,
+        process("worker", "--drain", "--lanes", 2, "--json", db=database_url) as other,
+    ):
+        reports = [ended(one), ended(other)]
+    assert [report.code for report in reports] == [0, 0]
+    done = [listing["job"] for report in reports for listing in report.lines]
+    assert sorted(done) == sorted(submitted)
+    assert {decodelog("show", job, "--json", db=database_url).json["text"] for job in submitted} == {TEXT}
+    assert decodelog("audit", "--json", db=database_url).json["ok"]
+
+
+@pytest.mark.contract("LOG-7", "FSM-9")
+def test_a_worker_told_to_end_gives_its_job_back_at_once(sqlite_url: str, long_model: Path) -> None:
+    decodelog("submit", "--model", long_model, "--prompt", "Go", "--max-new-tokens", "until_context", db=sqlite_url)
+    with process("worker", db=sqlite_url) as running:
+        wait_for(sqlite_url, lambda row: row.output >= 5)
+        running.send_signal(signal.SIGTERM)
+        stopped = ended(running)
+    (row,) = jobs(sqlite_url)
+    assert (stopped.code, row.owner, row.status.terminal) == (0, None, False)
+    assert "decodelog resume --all" in stopped.stderr
+    # Nobody owns it: the caller cancels it alone, and the job ends with what was committed.
+    assert decodelog("cancel", row.job, db=sqlite_url).code == 0
+    result = decodelog("show", row.job, "--json", db=sqlite_url).json
+    assert (result["finish_reason"], len(result["token_ids"])) == ("cancelled", row.output)
+
+
+@pytest.mark.contract("LOG-7", "OUT-7")
+def test_ctrl_c_keeps_the_job_and_says_how_to_go_on(empty_sqlite_url: str, long_model: Path) -> None:
+    with process(
+        "run", "--model", long_model, "--prompt", "Go", "--max-new-tokens", 400, db=empty_sqlite_url
+    ) as running:
+        running.stdout.read(20)  # durable before it is shown, so the database is there by now
+        running.send_signal(signal.SIGINT)
+        stopped = ended(running)
+    (row,) = jobs(empty_sqlite_url)
+    assert stopped.code == 128 + signal.SIGINT
+    assert f"decodelog resume {row.job} --db {empty_sqlite_url}" in stopped.stderr
+    assert (row.owner, row.status.terminal) == (None, False)
+    resumed = decodelog("resume", row.job[:-4], "--json", db=empty_sqlite_url).json
+    assert (resumed["finish_reason"], len(resumed["token_ids"])) == ("length", 400)
+
+
+@pytest.mark.contract("FSM-9", "LOG-8")
+def test_a_second_terminal_cancels_a_running_job_at_what_is_committed(sqlite_url: str, long_model: Path) -> None:
+    request = ("run", "--model", long_model, "--prompt", "Go", "--max-new-tokens", "until_context")
+    with process(*request, db=sqlite_url) as running:
+        row = wait_for(sqlite_url, lambda row: row.output >= 5)
+        cancelled = decodelog("cancel", row.job, "--json", db=sqlite_url)
+        told = ended(running)
+    result = decodelog("show", row.job, "--json", db=sqlite_url).json
+    assert cancelled.json["finish_reason"] == result["finish_reason"] == "cancelled"
+    assert told.code == 0
+    assert told.stdout == f"{result['text']}\n"
+    assert (
+        len(result["token_ids"]) == result["usage"]["completion_tokens"] == cancelled.json["usage"]["completion_tokens"]
+    )
+    late = decodelog("cancel", row.job, db=sqlite_url)
+    assert (late.code, "cancelled" in late.stdout) == (0, True)
+
+
+@pytest.mark.contract("OUT-8")
+def test_a_reader_that_leaves_does_not_change_the_job(sqlite_url: str, long_model: Path) -> None:
+    request = ("run", "--model", long_model, "--prompt", "Go", "--max-new-tokens", 300)
+    with process(*request, db=sqlite_url) as running:
+        assert running.stdout.read(10) == TEXT[:10]
+        running.stdout.close()
+        code, said = running.wait(), running.stderr.read()
+    (row,) = jobs(sqlite_url)
+    assert (code, row.finish, row.output) == (0, "length", 300)
+    assert "nobody reads standard output" in said
+
+
+@pytest.mark.contract("OUT-8", "OUT-7")
+def test_a_reader_that_stalls_does_not_hold_the_job_up(sqlite_url: str, tmp_path: Path) -> None:
+    long_piece = "x" * 4000
+    model = script(tmp_path / "wide", script={"tokens": [258] * 100}, pieces=[long_piece])
+    with process("run", "--model", model, "--prompt", "Go", db=sqlite_url) as running:
+        wait_for(sqlite_url, lambda row: row.status.terminal)  # far more than a pipe holds, and nothing was read
+        told = ended(running)
+    assert (told.code, told.stdout) == (0, long_piece * 100 + "\n")
+
+
+@pytest.mark.contract("OUT-7")
+def test_a_stream_is_followed_from_any_place_while_the_job_runs(sqlite_url: str, long_model: Path) -> None:
+    decodelog("submit", "--model", long_model, "--prompt", "Go", "--max-new-tokens", 300, db=sqlite_url)
+    job = jobs(sqlite_url)[0].job
+    with (
+        process("tail", job, db=sqlite_url) as whole,
+        process("events", job, "--follow", "--json", "--from", 50, db=sqlite_url) as rest,
+        process("worker", "--drain", db=sqlite_url) as worker,
+    ):
+        told, events = ended(whole), ended(rest)
+        assert ended(worker).code == 0
+    assert told.stdout == decodelog("show", job, "--json", db=sqlite_url).json["text"] + "\n"
+    assert events.stdout == decodelog("events", job, "--json", "--from", 50, db=sqlite_url).stdout
+    assert events.lines[0]["sequence"] == 50
+
+
+def test_reading_commands_load_no_model_code(sqlite_url: str, short_model: Path) -> None:
+    job = decodelog("run", "--model", short_model, "--prompt", "Go", "--json", db=sqlite_url).json["job"]
+    commands = [["--help"], ["jobs"], ["show", job], ["events", job], ["tail", job], ["audit"], ["db", "check"]]
+    program = f"""
+import sys
+from decodelog.service.cli import app
+for command in {commands!r}:
+    try:
+        app(command)
+    except SystemExit as end:
+        assert not end.code, command
+heavy = {{"torch", "transformers", "gguf", "alembic", "tokenizers"}} & sys.modules.keys()
+sys.exit(f"{{heavy}} loaded" if heavy else 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(DECODELOG_DB=sqlite_url),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_reading_commands_answer_at_once(sqlite_url: str) -> None:
+    def seconds() -> float:
+        before = os.times()
+        with process("jobs", db=sqlite_url) as running:
+            assert ended(running).code == 0
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert min(seconds() for _ in range(2)) < 1.0  # of the processor, which other processes do not prolong

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .errors import Problem
-from .events import AttemptStarted, DecisionMade, Event, OutputCommitted, RequestAdmitted
+from .events import AttemptStarted, DecisionMade, Event, OutputCommitted, RequestAdmitted, RequestClosed
 from .ports import EMPTY_HEAD, JobRow, Record
 from .receipt import Receipt
 from .rng import unit_draw
@@ -53,11 +53,21 @@ def replay(job: str, records: Iterable[Record]) -> Audited:
                 if fault := _foreign(job, transcript.state, event, record):
                     return _faulty(job, transcript, *fault)
                 transcript.take(event)
+            if fault := _untenured(transcript.state, record):
+                return Audited(record.first - 1, transcript.state, [Fault(job, record.first, "fence", fault)])
     except Problem as problem:
         return _faulty(job, transcript, problem.code, str(problem))
     if transcript.state is None:
         return _faulty(job, transcript, "gap", "the log has no events")
     return Audited(transcript.sequence, transcript.state, [], chain)
+
+
+def _untenured(after: State | None, record: Record) -> str | None:
+    """Why this append is in no tenure of the job; a cancel by whoever fenced an owner that was gone needs none."""
+    fence = after.tenure.fence if after is not None else record.fence
+    if record.fence == fence or isinstance(record.events[0], RequestClosed):
+        return None
+    return f"an append of fence {record.fence} lies in the tenure of fence {fence}"
 
 
 def _foreign(job: str, before: State | None, event: Event, record: Record) -> tuple[str, str] | None:

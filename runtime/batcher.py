@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
+import numpy as np
 from torch import Tensor
 
 from ..fsm.errors import Problem
@@ -117,5 +118,5 @@ class Batcher:
 
 def score_digests(scores: Tensor) -> list[bytes]:
     """SHA-256 of each row's float32 bytes; one transfer to the host where the scores are elsewhere."""
-    rows = scores.detach().cpu().contiguous().numpy()
+    rows = np.ascontiguousarray(scores.numpy(force=True))
     return [sha256(row).digest() for row in rows]

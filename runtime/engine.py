@@ -118,9 +118,7 @@ class Engine:
         for result in results:
             # Zero output tokens asked for: the row exists and is not consumed.
             if result.job.state.spec.max_new_tokens == 0:
-                proposals.append(
-                    (result.job, result.job.propose(result.command, CloseRequest(FinishReason.LENGTH)))
-                )
+                proposals.append((result.job, result.job.propose(result.command, CloseRequest(FinishReason.LENGTH))))
             else:
                 rows.append(result)
         if not rows:

@@ -48,4 +48,6 @@ class NativeModel:
 
 def framework_facts(device_class: str) -> RuntimeFacts:
     """What float32 calls through torch on this device class are bound to."""
-    return RuntimeFacts("float32", "float32", "slot_arena", device_class, f"torch {torch.__version__.partition('+')[0]}")
+    return RuntimeFacts(
+        "float32", "float32", "slot_arena", device_class, f"torch {torch.__version__.partition('+')[0]}"
+    )

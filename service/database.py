@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,16 @@ def open_database(url: str, create: bool = False) -> DatabaseStore | MemoryStore
     if create and file is not None and not file.exists() and file.parent.is_dir():
         _create(url, file)
     return open_store(url, clock=now_ms)
+
+
+@contextmanager
+def opened(given: str | None, create: bool = False) -> Iterator[DatabaseStore | MemoryStore]:
+    """`open_database` for as long as the block lasts; `given` as in `database_url`."""
+    store = open_database(database_url(given), create)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def _create(url: str, file: Path) -> None:

@@ -73,19 +73,18 @@ def demonstrate(model: str, max_new_tokens: int, folder: Path, narrator: Narrato
     """Run the demonstration in `folder`. Errors: ChildFailed, and the store's."""
     request = ["run", "--model", model, "--user", PROMPT, "--max-new-tokens", str(max_new_tokens)]
     narrator.tell(f'The question: "{PROMPT}" The best token is taken each time, so there is one right answer.')
-    killed = Stage(folder, "killed", narrator)
-    job, kills = killed.run_and_kill(request, kill_points(max_new_tokens))
+    with Stage(folder, "killed", narrator) as killed, Stage(folder, "uninterrupted", narrator) as alone:
+        job, kills = killed.run_and_kill(request, kill_points(max_new_tokens))
 
-    narrator.tell("Audit: the log is read again from its first byte, and every step replayed from it.")
-    audited = audit(killed.log, [job])
-    verdict = "every digest, receipt and state follows from those before it" if audited.ok else "with faults"
-    narrator.tell(f"{audited.events} events, {verdict}.")
+        narrator.tell("Audit: the log is read again from its first byte, and every step replayed from it.")
+        audited = audit(killed.log, [job])
+        verdict = "every digest, receipt and state follows from those before it" if audited.ok else "with faults"
+        narrator.tell(f"{audited.events} events, {verdict}.")
 
-    narrator.tell("The same request once more, in another database, and nobody kills it.")
-    alone = Stage(folder, "uninterrupted", narrator)
-    other = alone.run(request)
-    narrator.tell("The answer above, beside the uninterrupted one:")
-    return compare(killed.log, job, alone.log, other, kills, audited)
+        narrator.tell("The same request once more, in another database, and nobody kills it.")
+        other = alone.run(request)
+        narrator.tell("The answer above, beside the uninterrupted one:")
+        return compare(killed.log, job, alone.log, other, kills, audited)
 
 
 def kill_points(max_new_tokens: int) -> tuple[int, ...]:
@@ -136,6 +135,12 @@ class Stage:
         self._narrator = narrator
         schema.upgrade(self._url)
         self.log = open_database(self._url)
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.log.close()
 
     def run(self, request: Sequence[str]) -> str:
         """Run the request to its end; the job's name."""

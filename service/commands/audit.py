@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from .. import terminal
-from ..database import database_url, open_database
+from ..database import opened
 from ..edge import FAILED
 from ..naming import find_job
 from . import options
@@ -22,8 +22,8 @@ def audit(
 
     if job is not None and every:
         raise typer.BadParameter("name one job, or give --all")
-    store = open_database(database_url(db))
-    report = audit_jobs(store, None if job is None else [find_job(store, job)])
+    with opened(db) as store:
+        report = audit_jobs(store, None if job is None else [find_job(store, job)])
     if json:
         terminal.write_json(report.as_json())
     else:

@@ -9,7 +9,7 @@ import typer
 
 from ...fsm.errors import Terminal
 from .. import terminal
-from ..database import database_url, open_database
+from ..database import opened
 from ..edge import FAILED
 from ..listing import listed
 from ..naming import find_job
@@ -20,7 +20,8 @@ Wait = Annotated[float, typer.Option("--wait", min=0.0, metavar="S", help="Secon
 
 def jobs(db: options.Database = None, json: options.Json = False) -> None:
     """List all jobs, oldest first."""
-    rows = open_database(database_url(db)).rows()
+    with opened(db) as store:
+        rows = store.rows()
     if json:
         terminal.write_json([listed(row) for row in rows])
         return
@@ -39,9 +40,9 @@ def show(job: options.JobName, db: options.Database = None, json: options.Json =
     from ..printer import ending
     from ..reading import transcript_of
 
-    store = open_database(database_url(db))
-    row = store.row(find_job(store, job))
-    result = transcript_of(store, row.job).result()
+    with opened(db) as store:
+        row = store.row(find_job(store, job))
+        result = transcript_of(store, row.job).result()
     if json:
         terminal.write_json(result)
         return
@@ -65,10 +66,10 @@ def cancel(job: options.JobName, wait: Wait = 30.0, db: options.Database = None,
     from ..cancel import cancel as cancel_job
     from ..incarnation import new_worker_name
 
-    store = open_database(database_url(db))
-    name = find_job(store, job)
-    cancelled = cancel_job(store, name, new_worker_name(), wait)
-    row = store.row(name)
+    with opened(db) as store:
+        name = find_job(store, job)
+        cancelled = cancel_job(store, name, new_worker_name(), wait)
+        row = store.row(name)
     if cancelled is None:
         terminal.say("its owner has not answered yet; the cancel is kept, and carried out when it does", style="yellow")
     elif cancelled.outcome != "cancelled":

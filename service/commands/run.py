@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .. import terminal
-from ..database import database_url, now_ms, open_database
+from ..database import now_ms, opened
 from ..draft_flags import DraftFlags, takes_draft
 from ..edge import FAILED, Stopped, on_signals
 from ..models import Models, home, lasting_name
 from ..naming import find_job
 from . import options
+from .worker import work
 
 if TYPE_CHECKING:
     from ...fsm.ports import Store
@@ -27,17 +28,18 @@ All = Annotated[bool, typer.Option("--all", help="Every job that has not ended."
 @takes_draft
 def run(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
     """Generate, durably: the text streams to standard output, and outlives this process."""
-    store, models = open_database(database_url(db), create=True), Models(home(), lanes=1)
-    submitted = _submit(store, models, flags)
-    terminal.say(f"{'job' if submitted.created else 'attached to job'} {submitted.job}", style="dim")
-    finish(store, models, submitted.job, db, json)
+    models = Models(home(), lanes=1)
+    with opened(db, create=True) as store:
+        submitted = _submit(store, models, flags)
+        terminal.say(f"{'job' if submitted.created else 'attached to job'} {submitted.job}", style="dim")
+        finish(store, models, submitted.job, db, json)
 
 
 @takes_draft
 def submit(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
     """Put a request into the log for a worker to run, and print its job."""
-    store, models = open_database(database_url(db), create=True), Models(home(), lanes=1)
-    submitted = _submit(store, models, flags)
+    with opened(db, create=True) as store:
+        submitted = _submit(store, Models(home(), lanes=1), flags)
     if json:
         identity = submitted.envelope.identity
         terminal.write_json({"job": submitted.job, "identity": identity, "created": submitted.created})
@@ -56,13 +58,12 @@ def resume(
     if (job is None) is not every:
         raise typer.BadParameter("name one job, or give --all")
     form = options.rebuild_form(rebuild)
-    store = open_database(database_url(db))
-    if job is not None:
-        finish(store, Models(home(), lanes=1), find_job(store, job), db, json, form)
-    else:
-        from .worker import work
-
-        work(store, [row.job for row in store.rows() if not row.status.terminal], json=json, drain=True, form=form)
+    with opened(db) as store:
+        if job is not None:
+            finish(store, Models(home(), lanes=1), find_job(store, job), db, json, form)
+        else:
+            unfinished = [row.job for row in store.rows() if not row.status.terminal]
+            work(store, unfinished, json=json, drain=True, form=form)
 
 
 def _submit(store: Store, models: Models, flags: DraftFlags) -> Submitted:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import terminal
-from ..database import database_url, open_database
+from ..database import opened
 from ..naming import find_job
 from . import options
 
@@ -26,12 +26,12 @@ def events(
     from ..event_text import event_json, event_line
     from ..reading import events_of
 
-    store = open_database(database_url(db))
-    for numbered in events_of(store, find_job(store, job), start, follow):
-        if json:
-            terminal.write_json(event_json(numbered))
-        else:
-            terminal.write(f"{event_line(numbered)}\n")
+    with opened(db) as store:
+        for numbered in events_of(store, find_job(store, job), start, follow):
+            if json:
+                terminal.write_json(event_json(numbered))
+            else:
+                terminal.write(f"{event_line(numbered)}\n")
 
 
 def tail(
@@ -44,13 +44,9 @@ def tail(
     """Print the text of a job from a sequence number on, as it becomes durable."""
     from ..reading import emissions_of
 
-    store = open_database(database_url(db))
-    ended = False
-    for emission in emissions_of(store, find_job(store, job), start, follow):
-        ended = emission.finish is not None
-        if json:
-            terminal.write_json(emission._asdict())
-        elif emission.text:
-            terminal.write(emission.text)
-    if ended and not json:
-        terminal.write("\n")
+    with opened(db) as store:
+        for emission in emissions_of(store, find_job(store, job), start, follow):
+            if json:
+                terminal.write_json(emission._asdict())
+            else:
+                terminal.write(emission.text if emission.finish is None else f"{emission.text}\n")

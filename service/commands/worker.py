@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .. import terminal
-from ..database import database_url, open_database
+from ..database import opened
 from ..edge import FAILED, INTERRUPTED, on_signals
 from ..listing import ended, line
 from ..models import Models, home
@@ -36,9 +36,9 @@ def worker(
 ) -> None:
     """Run jobs as they come, many at a time, and print a line for each that has ended."""
     form = options.rebuild_form(rebuild)
-    store = open_database(database_url(db))
-    terminal.say("working; Ctrl-C ends after the step at hand and leaves unfinished jobs to others", style="dim")
-    work(store, json=json, drain=drain, form=form, lanes=lanes)
+    with opened(db) as store:
+        terminal.say("working; Ctrl-C ends after the step at hand and leaves unfinished jobs to others", style="dim")
+        work(store, json=json, drain=drain, form=form, lanes=lanes)
 
 
 def work(

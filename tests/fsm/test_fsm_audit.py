@@ -124,6 +124,7 @@ CHANGES: dict[str, tuple[Callable[[list[Record]], Record], int, int, str]] = {
     "has another key with the commit alone": (lambda records: records[7]._replace(key=b"k" * 32), 7, 10, "key"),
     "has a fence that fell": (lambda records: records[4]._replace(fence=1), 4, 7, "fence"),
     "has a fence that its tenure does not": (lambda records: records[3]._replace(fence=3), 3, 6, "fence"),
+    "has a fence that no tenure has": (lambda records: records[2]._replace(fence=2), 2, 3, "fence"),
     "begins with the events of another job": (
         lambda records: records[0]._replace(events=Live.admit("job-2").records[0].events),
         0,

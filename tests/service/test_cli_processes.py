@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commandline import TEXT, decodelog, ended, environment, jobs, process, script, wait_for
 
-from decodelog.service.database import open_database
+from decodelog.service.database import opened
 from decodelog.service.demo import committed_twice
 
 TOKENS = 600
@@ -62,7 +62,8 @@ def test_a_job_whose_processes_are_killed_ends_as_if_nothing_had_happened(
     }
     assert found["usage"]["attempts"] == 3
     assert found["usage"]["recomputed_tokens"] >= second
-    assert committed_twice(open_database(database_url), job) == 0
+    with opened(database_url) as log:
+        assert committed_twice(log, job) == 0
     assert decodelog("audit", "--json", db=database_url).json["ok"]
 
 

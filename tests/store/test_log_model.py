@@ -155,7 +155,7 @@ class StoresAgree(RuleBasedStateMachine):
         self.both(lambda store: list(store.logs()))
 
 
-StoresAgree.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
+StoresAgree.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "FSM-9")

@@ -57,9 +57,13 @@ app.add_typer(db.app, name="db")
 
 def show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        terminal.write(f"decodelog {version('decodelog')}\n")
+        try:
+            found = version("decodelog")
+        except PackageNotFoundError:
+            found = "of a source tree that is not installed"
+        terminal.write(f"decodelog {found}\n")
         raise typer.Exit()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..fsm.states import Status, Trigger
 from ..fsm.table import INITIAL, ROWS
@@ -18,6 +18,16 @@ MEANINGS = {
 }
 
 LIVE = frozenset(status for status in Status if not status.terminal)
+
+
+def as_object() -> dict[str, Any]:
+    """The table as plain values."""
+    return {
+        "initial": INITIAL,
+        "states": [{"state": each, "meaning": MEANINGS[each], "terminal": each.terminal} for each in Status],
+        "transitions": [{"trigger": trigger, "source": source, "target": target} for trigger, source, target in ROWS],
+    }
+
 
 # ---- text ------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,11 @@ def write(text: str) -> None:
 
 def write_json(value: Any) -> None:
     """One JSON value, on one line."""
-    write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+    write(json_line(value))
+
+
+def json_line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=_plain) + "\n"
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from ...fsm.errors import SchemaMissing
 from .. import terminal
 from ..database import database_url
 from . import options
@@ -22,10 +23,14 @@ def upgrade(db: options.Database = None, json: options.Json = False) -> None:
 
 @app.command()
 def current(db: options.Database = None, json: options.Json = False) -> None:
-    """Print the schema revision that the database has."""
+    """Print the schema revision that the database has, or that it has none."""
     from ...store import schema
 
-    _print(schema.current(database_url(db)), json)
+    try:
+        revision = schema.current(database_url(db))
+    except SchemaMissing:  # a SQLite file that is not there
+        revision = None
+    _print(revision, json)
 
 
 @app.command()

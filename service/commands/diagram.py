@@ -17,16 +17,9 @@ Out = Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write it
 
 def diagram(svg: Svg = False, out: Out = None, json: options.Json = False) -> None:
     """Print the machine of a job: its states, what moves it, and where to."""
-    from ...fsm.states import Status
-    from ...fsm.table import INITIAL, ROWS
-    from ..diagram import MEANINGS, as_svg, as_text
+    from ..diagram import as_object, as_svg, as_text
 
-    if json:
-        states = [{"state": each, "meaning": MEANINGS[each], "terminal": each.terminal} for each in Status]
-        rows = [{"trigger": trigger, "source": source, "target": target} for trigger, source, target in ROWS]
-        terminal.write_json({"initial": INITIAL, "states": states, "transitions": rows})
-        return
-    drawn = as_svg() if svg else as_text()
+    drawn = terminal.json_line(as_object()) if json else as_svg() if svg else as_text()
     if out is None:
         terminal.write(drawn)
         return

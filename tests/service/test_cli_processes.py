@@ -15,14 +15,13 @@ from commandline import TEXT, decodelog, ended, environment, jobs, process, scri
 from decodelog.service.database import opened
 from decodelog.service.demo import committed_twice
 
-TOKENS = 600
+TOKENS = 400
 
 
 def kill_at(running: subprocess.Popen[str], url: str, tokens: int) -> None:
-    """SIGKILL once a job has `tokens` committed tokens, and has not ended."""
-    row = wait_for(url, lambda row: row.output >= tokens)
+    """SIGKILL once a job has `tokens` committed tokens."""
+    wait_for(url, lambda row: row.output >= tokens)
     running.send_signal(signal.SIGKILL)
-    assert not row.status.terminal
     assert running.wait() == -signal.SIGKILL
 
 
@@ -30,38 +29,24 @@ def kill_at(running: subprocess.Popen[str], url: str, tokens: int) -> None:
 def test_a_job_whose_processes_are_killed_ends_as_if_nothing_had_happened(
     database_url: str, long_model: Path, tmp_path: Path
 ) -> None:
-    first, second = random.randrange(TOKENS // 3), random.randrange(TOKENS // 3, TOKENS - 100)
-    request = (
-        "run",
-        "--model",
-        long_model,
-        "--prompt",
-        "Go",
-        "--max-new-tokens",
-        TOKENS,
-        "--temperature",
-        1,
-        "--seed",
-        5,
-    )
+    first, second = random.randrange(TOKENS // 3), random.randrange(TOKENS // 3, TOKENS * 2 // 3)
     print("killed after", first, "and", second, "tokens")  # shown where the test fails
+    sampled = ("--max-new-tokens", TOKENS, "--temperature", 1, "--seed", 5)
+    request = ("run", "--model", long_model, "--prompt", "Go", *sampled)
     with process(*request, db=database_url) as running:
         kill_at(running, database_url, first)
     job = jobs(database_url)[0].job
-    with process("resume", job, db=database_url) as running:
+    with process("resume", job, db=database_url) as running, process("resume", job, db=database_url) as waiting:
         kill_at(running, database_url, second)
-    with process("resume", job, db=database_url) as running:
-        resumed = ended(running)
+        resumed = ended(waiting)  # it has followed the other one, or has run the job itself
     alone = decodelog(*request, "--json", db=f"sqlite:///{tmp_path / 'alone.db'}").json
     found = decodelog("show", job, "--json", db=database_url).json
 
-    assert resumed.code == 0
-    assert resumed.stdout == f"{found['text']}\n"
-    assert {name: found[name] for name in ("identity", "state", "finish_reason", "text", "token_ids")} == {
-        name: alone[name] for name in ("identity", "state", "finish_reason", "text", "token_ids")
-    }
-    assert found["usage"]["attempts"] == 3
-    assert found["usage"]["recomputed_tokens"] >= second
+    same = ("identity", "state", "finish_reason", "text", "token_ids")
+    assert (resumed.code, resumed.stdout) == (0, f"{found['text']}\n")
+    assert {name: found[name] for name in same} == {name: alone[name] for name in same}
+    assert found["usage"]["attempts"] in (2, 3)
+    assert found["usage"]["recomputed_tokens"] >= first
     with opened(database_url) as log:
         assert committed_twice(log, job) == 0
     assert decodelog("audit", "--json", db=database_url).json["ok"]
@@ -122,12 +107,13 @@ def test_a_second_terminal_cancels_a_running_job_at_what_is_committed(sqlite_url
     request = ("run", "--model", long_model, "--prompt", "Go", "--max-new-tokens", "until_context")
     with process(*request, db=sqlite_url) as running:
         row = wait_for(sqlite_url, lambda row: row.output >= 5)
-        cancelled = decodelog("cancel", row.job, "--json", db=sqlite_url)
-        told = ended(running)
+        with process("resume", row.job, db=sqlite_url) as second_one:
+            cancelled = decodelog("cancel", row.job, "--json", db=sqlite_url)
+            told, told_second = ended(running), ended(second_one)
     result = decodelog("show", row.job, "--json", db=sqlite_url).json
     assert cancelled.json["finish_reason"] == result["finish_reason"] == "cancelled"
-    assert told.code == 0
-    assert told.stdout == f"{result['text']}\n"
+    assert (told.code, told_second.code) == (0, 0)
+    assert told.stdout == told_second.stdout == f"{result['text']}\n"
     assert (
         len(result["token_ids"]) == result["usage"]["completion_tokens"] == cancelled.json["usage"]["completion_tokens"]
     )

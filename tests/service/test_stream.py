@@ -1,0 +1,81 @@
+"""A reader gets every emission once and in order, whether the worker, the log, or both deliver it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commandline import decodelog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decodelog.fsm.transcript import Emission
+from decodelog.service import stream
+from decodelog.service.database import opened
+from decodelog.service.reading import emissions_of
+
+TEXTS = ["R", "iv", "", "er", "s", "", " carry", ""]
+
+
+def emissions() -> list[Emission]:
+    made, characters = [], 0
+    for index, text in enumerate(TEXTS):
+        last = index == len(TEXTS) - 1
+        made.append(Emission(3 * index + 5, None if last else index, text, characters, characters, None, None, None))
+        characters += len(text)
+    return made
+
+
+WHOLE = emissions()
+
+
+class FakeFollower:
+    """A log that holds the first `durable` emissions."""
+
+    def __init__(self, log: object, job: str) -> None:
+        self.durable = self.seen = 0
+
+    def poll(self) -> list[Emission]:
+        fresh = WHOLE[self.seen : self.durable]
+        self.seen = self.durable
+        return fresh
+
+
+# Each step makes some more emissions durable, by this worker or by another, who tells us nothing, or has us look.
+STEPS = st.lists(st.tuples(st.sampled_from(["ours", "theirs", "poll"]), st.integers(1, 3)), max_size=12)
+
+
+@pytest.mark.contract("OUT-7")
+@given(steps=STEPS)
+def test_whoever_appends_the_text_arrives_once_and_in_order(steps: list[tuple[str, int]]) -> None:
+    arrived: list[Emission] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "Follower", FakeFollower)
+        reader = stream.Stream(None, "job", arrived.append)
+    durable = 0
+    for who, count in [*steps, ("poll", 1)]:
+        if who == "poll":
+            reader.catch_up()
+            continue
+        fresh = WHOLE[durable : durable + count]
+        durable += len(fresh)
+        reader._follower.durable = durable
+        if who == "ours":
+            reader.take(fresh)
+    assert "".join(each.text for each in arrived) == "".join(TEXTS[:durable])
+    assert [each.sequence for each in arrived] == sorted({each.sequence for each in arrived})
+
+
+@pytest.mark.contract("OUT-7")
+def test_a_stream_over_a_real_log_shows_what_the_log_holds(sqlite_url: str, short_model: Path) -> None:
+    job = decodelog("run", "--model", short_model, "--prompt", "Go", "--json", db=sqlite_url).json["job"]
+    with opened(sqlite_url) as log:
+        whole = list(emissions_of(log, job))
+        arrived: list[Emission] = []
+        reader = stream.Stream(log, job, arrived.append)
+        reader.take(whole[:3])
+        reader.take(whole[2:5])
+        reader.take(whole[20:22])  # what lies between is in the log
+        assert arrived == whole
+        reader.catch_up()
+        assert arrived == whole

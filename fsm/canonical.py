@@ -21,6 +21,7 @@ class ListOrder(Enum):
 
     ORDERED = "the order is part of the value"
     SET = "no order and no repetition; the canonical value is ascending"
+    # No field of version 1 is one; it is declared so that a schema need not stretch SET when one comes.
     MULTISET = "no order; repetitions count; the canonical value is ascending"
 
 

@@ -176,6 +176,14 @@ class FetchFailed(Transient):
 
 
 @dataclass(eq=False)
+class UnwritableModels(Rejected):
+    code = "unwritable_models"
+    says = "{path} cannot be written: {reason}; set DECODELOG_HOME to a folder that you may write to, with space in it"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
 class BrokenArtifact(Rejected):
     code = "broken_artifact"
     says = "{path}: {reason}; replace the file, or fetch the model again"

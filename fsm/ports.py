@@ -119,6 +119,10 @@ class Claim(NamedTuple):
     model: str
 
 
+CANCEL = "cancel"
+"""The kind of command that ends a job with the tokens it has."""
+
+
 class Command(NamedTuple):
     """A request from another process to the owner of a job, in the order of arrival."""
 
@@ -181,6 +185,9 @@ class Leases(Protocol):
 
     def owners(self) -> frozenset[str]:
         """The workers that hold a lease on a live job, expired or not."""
+
+    def waiting(self, jobs: Collection[str] | None, exclude: Collection[str]) -> bool:
+        """Whether there is a live job, leased or not, of `jobs` (None: of all) and not in `exclude`; cheap to ask."""
 
 
 class Inbox(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .events import Event, OutputCommitted, RequestClosed, RequestFailed
+from .events import Event, LanesRebuilt, OutputCommitted, RequestClosed, RequestFailed
 from .fold import fold
 from .state import State
 
@@ -37,12 +37,17 @@ class Emission(NamedTuple):
 
 @dataclass(slots=True)
 class Transcript:
-    """A job's state beside everything it has made visible; `take` is the only way to change it."""
+    """A job's state beside everything it has made visible; `take` is the only way to change it.
+
+    `rebuilt` counts the tokens that the newest rebuild processed in one call, 0 where there was none: the prompt, or
+    these, were prefilled, and every token after them had a call of its own.
+    """
 
     state: State | None = None
     sequence: int = 0
     token_ids: list[int] = field(default_factory=list)
     emissions: list[Emission] = field(default_factory=list)
+    rebuilt: int = 0
     _pieces: list[str] = field(default_factory=list)
 
     def take(self, event: Event, state: State | None = None) -> None:
@@ -55,6 +60,8 @@ class Transcript:
             selection = before.receipt.selection
             self.token_ids.append(selection.token)
             self._emit(before, after, selection.token, selection.logprob_raw, selection.logprob, None)
+        elif isinstance(event, LanesRebuilt) and event.form == "prefill":
+            self.rebuilt = event.tokens
         elif isinstance(event, RequestClosed):
             self._emit(before, after, None, None, None, event.reason.value)
         elif isinstance(event, RequestFailed):

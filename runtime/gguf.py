@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from ..fsm.errors import UnsupportedModel
+from ..fsm.errors import BrokenArtifact, UnsupportedModel
 
 _CONTROL, _USER_DEFINED = 3, 4
 _NAMES = {
@@ -60,10 +60,13 @@ def convert_gguf(source: Path, target: Path) -> None:
     """Write config, weights and tokenizer of the GGUF file `source` into the existing, empty directory `target`.
 
     Weights are float32, named and laid out as in a Hugging Face Llama checkpoint. The same file gives the same bytes.
-    Errors: UnsupportedModel for another architecture or tokenizer.
+    Errors: BrokenArtifact; UnsupportedModel for another architecture or tokenizer.
     """
-    reader = gguf.GGUFReader(source)
-    origin = _Source(reader, {key: field.contents() for key, field in reader.fields.items()})
+    try:
+        reader = gguf.GGUFReader(source)
+        origin = _Source(reader, {key: field.contents() for key, field in reader.fields.items()})
+    except Exception as error:  # the library checks little, and raises what its reading stumbles over
+        raise BrokenArtifact(str(source), str(error) or type(error).__name__) from error
     for key, wanted in (("general.architecture", "llama"), ("tokenizer.ggml.model", "gpt2")):
         if origin.need(key) != wanted:
             raise UnsupportedModel(key, repr(origin.need(key)), repr(wanted))

@@ -23,7 +23,8 @@ COMMAND_DOMAIN = b"decodelog.command.v1"
 class Job:
     """One job under one tenure. Only `adopt` moves it, and only with events that are durable.
 
-    `detached` says that its reader failed: nothing more is published to it from here.
+    deadline_ms   when it is to end as timed out, in ms since 1970, if ever
+    detached      its reader failed: nothing more is published to it from here
     """
 
     claim: Claim
@@ -32,6 +33,7 @@ class Job:
     state: State
     plan: Plan
     lane: Lane | None = None
+    deadline_ms: int | None = None
     detached: bool = False
 
     @classmethod

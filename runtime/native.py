@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from ..fsm.admission import RuntimeFacts
-from ..fsm.artifact import ArtifactFacts
 from .artifacts import load_facts
 from .models.decoder import Decoder, load_decoder
 from .models.facts import runtime_facts
 from .session import Session
-from .tokenizer import TextInterface, load_text
+from .tokenizer import load_text
 
 POSITIONS_FIRST = 256
 
 
 class NativeModel:
-    """One loaded checkpoint. Sessions are made on first use and keep `lanes` slots each."""
+    """One checkpoint. Its weights are read when the first call needs them, so a refused request costs no load.
 
-    def __init__(self, facts: ArtifactFacts, decoder: Decoder, text: TextInterface, lanes: int) -> None:
-        self.facts = facts
-        self.text = text
-        self.runtime = framework_facts(str(decoder.device).partition(":")[0])
-        self.recorded = tuple(sorted((name, str(value)) for name, value in runtime_facts(decoder).items()))
-        self._decoder = decoder
+    lanes   jobs that each session has room for
+    device  where it computes
+    """
+
+    def __init__(self, directory: Path, lanes: int, device: str = "cpu") -> None:
+        """Read and check the artifact and its tokenizer. Errors: BrokenArtifact, UnsupportedModel."""
+        self.facts = load_facts(directory)
+        self.text = load_text(directory, self.facts.vocabulary_size)
+        self.runtime = framework_facts(device.partition(":")[0])
+        self._directory = directory
+        self._device = device
         self._lanes = lanes
         self._sessions: dict[int, Session] = {}
 
-    @classmethod
-    def load(cls, directory: Path, lanes: int, device: str = "cpu") -> NativeModel:
-        """Read and check the artifact, then its weights. Errors: BrokenArtifact, UnsupportedModel."""
-        facts = load_facts(directory)
-        return cls(facts, load_decoder(directory, device=device), load_text(directory, facts.vocabulary_size), lanes)
+    @cached_property
+    def decoder(self) -> Decoder:
+        """The network, loaded on first use. Errors: BrokenArtifact, UnsupportedModel."""
+        return load_decoder(self._directory, device=self._device)
+
+    @cached_property
+    def recorded(self) -> tuple[tuple[str, str], ...]:
+        """What the network runs on, as sorted (name, value) pairs."""
+        return tuple(sorted((name, str(value)) for name, value in runtime_facts(self.decoder).items()))
 
     def session(self, width: int) -> Session:
         """The session whose decode calls have exactly `width` rows."""
         if width not in self._sessions:
             context = self.facts.context_tokens_max
-            arena = self._decoder.new_arena(
-                max(self._lanes, width), min(POSITIONS_FIRST, context), positions_max=context
-            )
-            self._sessions[width] = Session(self._decoder, arena, width=width)
+            arena = self.decoder.new_arena(self._lanes, min(POSITIONS_FIRST, context), positions_max=context)
+            self._sessions[width] = Session(self.decoder, arena, width=width)
         return self._sessions[width]
 
 

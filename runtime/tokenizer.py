@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ..fsm.errors import BrokenArtifact, NoChatTemplate, TemplateFailed, TextNotEncodable, UnsupportedModel
-from .models.config import read_json
+from .models.config import read_json, read_text
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's visible space
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -28,8 +28,10 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 class TextInterface:
     """One tokenizer with its chat template.
 
-    pieces                 exact bytes of each id below the vocabulary size; b"" for ids that no token has
-    leading_space_dropped  whether a whole text's decoding drops one leading space (SentencePiece's dummy prefix)
+    pieces  exact bytes of each id below the vocabulary size; b"" for ids that no token has. A word's piece keeps its
+            leading space: a generated text continues a prompt, so its joined pieces are what decode(prompt + ids) has
+            beyond decode(prompt), for a prompt that ends between characters. Only the first space of a whole text,
+            which SentencePiece puts there when it encodes, is dropped by decoding, and that one is the prompt's.
     """
 
     def __init__(self, directory: Path, vocabulary_size: int) -> None:
@@ -46,7 +48,6 @@ class TextInterface:
         self._special = frozenset(index for index, token in added.items() if token.special)
         steps = _decoder_steps(json.loads(self._tokenizer.to_str())["decoder"])
         byte_level = steps == ["ByteLevel"]
-        self.leading_space_dropped = not byte_level and ("Strip" in steps or "Metaspace" in steps)
         table = _byte_characters()
         self.pieces = tuple(
             added[index].content.encode()
@@ -106,14 +107,20 @@ def load_text(directory: Path, vocabulary_size: int) -> TextInterface:
 
 
 def template_of(directory: Path) -> str | None:
-    """The chat template: `chat_template.jinja`, else tokenizer_config.json's; of several, the one named default."""
+    """The chat template: `chat_template.jinja`, else tokenizer_config.json's; of several, the one named default.
+
+    Errors: BrokenArtifact.
+    """
     path = directory / "chat_template.jinja"
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     template = _tokenizer_config(directory).get("chat_template")
     if isinstance(template, list):
-        return next((each["template"] for each in template if each["name"] == "default"), None)
-    return template
+        named = [each for each in template if isinstance(each, dict) and each.get("name") == "default"]
+        template = named[0].get("template") if named else None
+    if template is None or isinstance(template, str):
+        return template
+    raise BrokenArtifact(str(directory / "tokenizer_config.json"), "its chat_template is not a text")
 
 
 def special_id(directory: Path, name: str) -> int | None:
@@ -122,9 +129,11 @@ def special_id(directory: Path, name: str) -> int | None:
     path = directory / "tokenizer.json"
     if content is None or not path.is_file():
         return None
-    for token in read_json(path).get("added_tokens", ()):
-        if token["content"] == content:
-            return int(token["id"])
+    added = read_json(path).get("added_tokens")
+    for token in added if isinstance(added, list) else ():
+        match token:  # another shape is for the tokenizer library to refuse
+            case {"content": str(text), "id": int(index)} if text == content:
+                return index
     return None
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.finish import FinishReason
-from ..fsm.ports import Claim, Clock, Store
+from ..fsm.ports import CANCEL, Claim, Clock, Store
 from .engine import Engine, Sink
 from .job import Job
 from .model import Model
+from .patience import patiently
+
+TRIES = 4
 
 Admit = Callable[[Job, Model], None]
 """Refuses a job that this process must not run, with a typed error (ENV-9)."""
@@ -65,7 +69,7 @@ class Worker:
         self._form = form
         self._pace = pace
         self._engines: dict[str, Engine] = {}
-        self._deadlines: dict[str, int] = {}
+        self._fault: Problem | None = None
         self._refused: set[str] = set()
         self._stopping = threading.Event()
         self._beaten = threading.Event()
@@ -84,13 +88,16 @@ class Worker:
                 self._claim(jobs)
                 if self._turn():
                     continue
-                if drain and not self._left(jobs):
+                # A live job of somebody else's is awaited: it is ours, should its owner die.
+                if drain and not patiently(lambda: self._store.waiting(jobs, self._refused), TRIES):
                     return
                 self._stopping.wait(self._pace.idle_ms / 1000)
         finally:
             self._beaten.set()
             heart.join()
             self._release()
+        if self._fault is not None:
+            raise self._fault
 
     # ---- tenure -----------------------------------------------------------------------------------------------
 
@@ -110,40 +117,33 @@ class Worker:
         free = self._pace.lanes_max - len(held)
         if free <= 0 or not self._every("claim", self._pace.claim_ms):
             return
-        dead = self._dead(self._store.owners() - {self.name})
-        for claim in self._store.claim(
-            self.name, self._pace.lease_ms, free, jobs, dead=dead, exclude=[*held, *self._refused]
-        ):
+        store, lease_ms = self._store, self._pace.lease_ms
+        dead = self._dead(patiently(store.owners, TRIES) - {self.name})
+        exclude = [*held, *self._refused]
+        for claim in patiently(lambda: store.claim(self.name, lease_ms, free, jobs, dead, exclude), TRIES):
             self._take(claim)
 
     def _take(self, claim: Claim) -> None:
         """Load, check and adopt one claimed job; a job that cannot be run here is left for another worker."""
         try:
             engine = self._engine(claim.model)
-            job = Job.load(self._store, claim)
+            job = patiently(lambda: Job.load(self._store, claim), TRIES)
             self._admit(job, engine.model)
-            if (deadline := job.state.spec.envelope.termination.deadline_ms) is not None:
-                self._deadlines[claim.job] = self._store.row(claim.job).created_ms + deadline
+            if (deadline_ms := job.state.spec.envelope.termination.deadline_ms) is not None:
+                job.deadline_ms = patiently(lambda: self._store.row(claim.job), TRIES).created_ms + deadline_ms
             engine.adopt(job, self.name)
         except LostTenure as loss:
             self._notice(claim.job, loss)
         except Problem as problem:
-            self._refused.add(claim.job)
-            self._store.release(self.name, [claim.job])
+            if not isinstance(problem, Transient):
+                self._refused.add(claim.job)
+            patiently(lambda: self._store.release(self.name, [claim.job]), TRIES)
             self._notice(claim.job, problem)
 
     def _engine(self, model: str) -> Engine:
         if model not in self._engines:
             self._engines[model] = Engine(self._store, self._load(model), self._sink, self._form)
         return self._engines[model]
-
-    def _left(self, jobs: Collection[str] | None) -> bool:
-        """Whether a live job is still to be run here or awaited, should its owner die."""
-        return any(
-            not row.status.terminal and row.job not in self._refused
-            for row in self._store.rows()
-            if jobs is None or row.job in jobs
-        )
 
     def _beat(self) -> None:
         """Extend the leases in the background: a model call may outlast one."""
@@ -152,12 +152,16 @@ class Worker:
                 self._store.heartbeat(self.name, self._pace.lease_ms)
             except Transient:
                 continue  # The lease has time for another beat; if none succeeds, the fence keeps us out.
+            except Problem as problem:
+                self._fault = problem
+                self.stop()
+                return
 
     def _release(self) -> None:
         for engine in self._engines.values():
             for name in list(engine.jobs):
                 engine.drop(name)
-        self._store.release(self.name)
+        patiently(lambda: self._store.release(self.name), TRIES)
 
     # ---- one turn ---------------------------------------------------------------------------------------------
 
@@ -175,21 +179,21 @@ class Worker:
                 self._settle(command_id, job)
         return busy
 
-    def _interruptions(self, engine: Engine, commands: dict[str, str]) -> Mapping[str, FinishReason]:
+    def _interruptions(self, engine: Engine, commands: dict[str, str]) -> Mapping[str, Sequence[FinishReason]]:
         """Jobs of `engine` that a command or a deadline ends now; `commands` collects what is to be settled."""
-        ended: dict[str, FinishReason] = {}
-        if self._deadlines:
-            now = self._clock()
-            for name in engine.jobs:
-                if now >= self._deadlines.get(name, now + 1):
-                    ended[name] = FinishReason.TIMEOUT
+        ended: dict[str, list[FinishReason]] = defaultdict(list)
         if self._every("inbox", self._pace.inbox_ms):
-            for command in self._store.pending(list(engine.jobs)):
-                commands[command.command_id] = command.job
-                if command.kind == "cancel":
-                    ended[command.job] = FinishReason.CANCELLED
+            for command in patiently(lambda: self._store.pending(list(engine.jobs)), TRIES):
+                if command.kind == CANCEL:
+                    commands[command.command_id] = command.job
+                    ended[command.job] = [FinishReason.CANCELLED]
+        for job in engine.jobs.values():
+            if job.deadline_ms is not None and self._clock() >= job.deadline_ms:
+                ended[job.name].append(FinishReason.TIMEOUT)
         return ended
 
     def _settle(self, command_id: str, job: str) -> None:
-        row = self._store.row(job)
-        self._store.settle(command_id, row.finish or row.status.value)
+        """Answer a command once its job has ended; where the job was lost instead, its next owner will answer."""
+        row = patiently(lambda: self._store.row(job), TRIES)
+        if row.finish is not None:
+            patiently(lambda: self._store.settle(command_id, row.finish or ""), TRIES)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..fsm.errors import LostTenure
 from ..fsm.finish import FinishReason
-from ..fsm.ports import Command, Store
+from ..fsm.ports import CANCEL, Command, Store
 from ..fsm.transition import CloseRequest
 from .incarnation import dead_workers
-
-if TYPE_CHECKING:
-    from ..runtime.job import Job
 
 POLL_S = 0.02
 LEASE_MS = 10_000
@@ -33,39 +30,35 @@ def cancel(
 ) -> Cancelled | None:
     """End `job` with exactly the tokens committed before; None where its owner has not answered within the time.
 
-    A job that has ended stays as it is: the command is settled with how it ended.
+    A job that has ended stays as it is: the command is settled with how it ended. A command that is not answered in
+    time stays in the inbox, and the job's owner, or its next one, carries it out.
     Errors: UnknownJob, and those of the store.
     """
-    row = store.row(job)
-    command = Command(secrets.token_hex(16), job, "cancel")
+    ended_before = store.row(job).finish is not None
+    command = Command(secrets.token_hex(16), job, CANCEL)
     store.post(command)
-    if row.status.terminal:
-        store.settle(command.command_id, f"refused: terminal ({row.finish})")
-        return Cancelled(job, str(row.finish), False)
     until = clock() + timeout_s
-    while clock() < until:
-        if (outcome := store.outcome(command.command_id)) is not None:
-            return Cancelled(job, outcome, outcome == FinishReason.CANCELLED)
-        for claim in store.claim(worker, LEASE_MS, 1, [job], dead=dead_workers(store.owners())):
-            from ..runtime.job import Job  # with torch, which only a job without a live owner needs here
-
-            ended = _close(store, Job.load(store, claim), worker)
-            store.settle(command.command_id, ended.outcome)
-            return ended
-        row = store.row(job)
-        if row.status.terminal:
-            store.settle(command.command_id, str(row.finish))
-            return Cancelled(job, str(row.finish), row.finish == FinishReason.CANCELLED)
+    while True:
+        if (finish := store.row(job).finish) is not None:
+            store.settle(command.command_id, f"refused: terminal ({finish})" if ended_before else finish)
+            return Cancelled(job, finish, finish == FinishReason.CANCELLED and not ended_before)
+        if _close_without_owner(store, job, worker):
+            continue
+        if clock() >= until:
+            return None
         time.sleep(POLL_S)
-    return None
 
 
-def _close(store: Store, job: Job, worker: str) -> Cancelled:
-    try:
-        job.record(store, CloseRequest(FinishReason.CANCELLED))
-    except LostTenure:
-        row = store.row(job.name)
-        return Cancelled(job.name, str(row.finish), False)
-    finally:
-        store.release(worker, [job.name])
-    return Cancelled(job.name, FinishReason.CANCELLED, True)
+def _close_without_owner(store: Store, job: str, worker: str) -> bool:
+    """Close a job that nobody alive holds, under a tenure of the caller's own; False where somebody holds it."""
+    claims = store.claim(worker, LEASE_MS, 1, [job], dead=dead_workers(store.owners()))
+    for claim in claims:
+        from ..runtime.job import Job  # with torch, which only a job without a live owner needs here
+
+        try:
+            Job.load(store, claim).record(store, CloseRequest(FinishReason.CANCELLED))
+        except LostTenure:
+            return False  # It took too long and somebody else has the job now: the command is theirs.
+        finally:
+            store.release(worker, [job])
+    return bool(claims)

@@ -59,13 +59,14 @@ class Outcome(NamedTuple):
 
     def line(self) -> str:
         """The last line of the demonstration."""
-        verdict = {(True, True): "IDENTICAL", (True, False): "TEXT DIFFERS", (False, True): "TOKENS DIFFER"}
-        word = verdict.get((self.identical_tokens, self.identical_text), "TOKENS AND TEXT DIFFER")
-        faults = "" if self.audited.ok else f" {len(self.audited.faults)} faults in the audit;"
-        request = "" if self.identity is not None else " the requests differ;"
+        words = {True: "identical", False: "DIFFERENT"}
+        tokens, text = words[self.identical_tokens], words[self.identical_text]
+        verdict = f"tokens and text {tokens}" if tokens == text else f"tokens {tokens}, text {text}"
+        faults = "" if self.audited.ok else f"; {len(self.audited.faults)} faults in the audit"
+        request = "" if self.identity is not None else "; the requests differ"
         return (
-            f"{word}: {self.tokens} tokens, {self.characters} characters, killed {self.kills} times;{faults}{request} "
-            f"{self.tokens_recomputed} tokens recomputed, {self.committed_twice} committed twice"
+            f"{verdict} ({self.tokens} tokens, {self.characters} characters) after {self.kills} kills; "
+            f"{self.tokens_recomputed} tokens recomputed, {self.committed_twice} committed twice{faults}{request}"
         )
 
 
@@ -78,12 +79,11 @@ def demonstrate(model: str, max_new_tokens: int, folder: Path, narrator: Narrato
 
         narrator.tell("Audit: the log is read again from its first byte, and every step replayed from it.")
         audited = audit(killed.log, [job])
-        verdict = "every digest, receipt and state follows from those before it" if audited.ok else "with faults"
-        narrator.tell(f"{audited.events} events, {verdict}.")
+        sound = "no gap, no duplicate; every digest, receipt and state follows from those before it."
+        narrator.tell(f"{audited.events} events: {sound if audited.ok else audited.faults}")
 
         narrator.tell("The same request once more, in another database, and nobody kills it.")
         other = alone.run(request)
-        narrator.tell("The answer above, beside the uninterrupted one:")
         return compare(killed.log, job, alone.log, other, kills, audited)
 
 

@@ -55,4 +55,4 @@ class Models:
         from ..runtime.artifacts import find_model
         from ..runtime.native import NativeModel
 
-        return NativeModel.load(find_model(name, self._home), self._lanes)
+        return NativeModel(find_model(name, self._home), self._lanes)

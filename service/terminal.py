@@ -11,7 +11,9 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-WIDTH_MAX = 10_000  # where nobody looks at it, a line is as wide as its content
+WIDTH_MAX = 10_000  # of a table: a terminal may wrap its lines, and nothing is cut
+
+PEOPLE = Console(stderr=True, highlight=False)
 
 
 class Progress(Protocol):
@@ -36,7 +38,7 @@ def json_line(value: Any) -> str:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Rows under their columns; numbers to the right. Nothing is cut, also where the terminal is narrow."""
+    """Rows under their columns; numbers to the right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -45,9 +47,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_column(column, justify="right" if numbers else "left", no_wrap=True)
     for row in rows:
         table.add_row(*["" if cell is None else str(cell) for cell in row])
-    console = Console(highlight=False, markup=False)
-    console.width = WIDTH_MAX if not console.is_terminal else console.width
-    console.print(table, overflow="ignore", crop=False)
+    Console(highlight=False, markup=False, width=WIDTH_MAX).print(table)
 
 
 def write_styled(text: str, style: str) -> None:
@@ -57,25 +57,28 @@ def write_styled(text: str, style: str) -> None:
 
 def say(text: str, style: str | None = None) -> None:
     """A notice for people."""
-    Console(stderr=True, highlight=False).print(text, style=style, markup=False, soft_wrap=True)
+    PEOPLE.print(text, style=style, markup=False, soft_wrap=True)
 
 
 def say_error(code: str, message: str) -> None:
     """What went wrong, in one line."""
-    console = Console(stderr=True, highlight=False)
-    console.print(f"error[{code}]:", style="bold red", markup=False, end=" ")
-    console.print(" ".join(message.split()), markup=False, soft_wrap=True)
+    PEOPLE.print(f"error[{code}]:", style="bold red", markup=False, end=" ")
+    PEOPLE.print(" ".join(message.split()), markup=False, soft_wrap=True)
 
 
 @contextmanager
 def progress(text: str, shown: bool = True) -> Iterator[Progress]:
     """A line that is written over as things go on, where standard error is a terminal; else nothing."""
-    console = Console(stderr=True, highlight=False)
-    if not shown or not console.is_terminal:
+    if not shown or not PEOPLE.is_terminal:
         yield lambda text: None
         return
-    with console.status(text) as status:
-        yield lambda text: status.update(text)
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    spinner = Spinner("dots", text)
+    # Unless it is told not to, it takes over standard output too, and the data would go to the terminal.
+    with Live(spinner, console=PEOPLE, transient=True, redirect_stdout=False, redirect_stderr=False):
+        yield lambda text: spinner.update(text=text)
 
 
 def use_utf8() -> None:

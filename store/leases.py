@@ -64,6 +64,12 @@ class DatabaseLeases:
         with self._database.single() as connection:
             return frozenset(connection.scalars(owned))
 
+    def waiting(self, jobs: Collection[str] | None, exclude: Collection[str]) -> bool:
+        # Ordered by id as the index of live jobs is, so that the first entry of that index answers.
+        live = select(table.c.id).where(LIVE, *among(jobs), table.c.job.not_in(exclude)).order_by(table.c.id).limit(1)
+        with self._database.single() as connection:
+            return connection.scalar(live) is not None
+
     def _held(self, worker: str, jobs: Collection[str] | None) -> Select[tuple[int]]:
         """The ids of a worker's live jobs, locked in the one order that keeps waiting transactions from a deadlock."""
         held = select(table.c.id).where(LIVE, table.c.owner == worker, *among(jobs))

@@ -212,6 +212,13 @@ class MemoryStore:
         with self._lock:
             return frozenset(job.owner for job in self._jobs.values() if job.owner is not None)
 
+    def waiting(self, jobs: Collection[str] | None, exclude: Collection[str]) -> bool:
+        with self._lock:
+            return any(
+                job.finish is None and (jobs is None or job.job in jobs) and job.job not in exclude
+                for job in self._jobs.values()
+            )
+
     # ---- the inbox ----
 
     def post(self, command: Command) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class CacheAbi:
-    """Geometry, dtype and key rotation of a slot arena. Keys are stored rotated, values as projected."""
+    """Geometry, dtype and key rotation of a slot arena. Keys are stored rotated, rotary pairs side by side."""
 
     layers: int
     kv_heads: int

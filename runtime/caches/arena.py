@@ -8,6 +8,7 @@ becomes state only when the lane's length passes it; what an earlier tenant left
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +35,18 @@ class Lane:
     staging: int = 0
 
 
+class Window(NamedTuple):
+    """One layer's storage as one call sees it, views.
+
+    fresh         [rows, 2 * H, D], the positions to write: keys, then values
+    keys, values  [1, H, stop, D], what the rows may read once `fresh` is written
+    """
+
+    fresh: Tensor
+    keys: Tensor
+    values: Tensor
+
+
 @dataclass(slots=True, eq=False)
 class Arena:
     """Axes: L layers, S slots, H kv_heads, P positions, D head_dim.
@@ -53,7 +66,6 @@ class Arena:
     epoch: int = 0
     rows: Tensor = field(init=False)
     lanes: dict[int, Lane] = field(default_factory=dict, init=False)
-    _views: dict[int, list[Tensor]] = field(default_factory=dict, init=False)
     _generation: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -104,14 +116,13 @@ class Arena:
             rows[:, slot, :, :, : lane.length] = self.rows[:, slot, :, :, : lane.length]
         self.rows, self.positions = rows, positions
         self.epoch += 1
-        self._views.clear()
 
-    def layers_of(self, slot: int) -> list[Tensor]:
-        """The slot's storage in each layer, views [2 * H, P, D], keys first; kept until the storage moves."""
-        views = self._views.get(slot)
-        if views is None:
-            views = self._views[slot] = list(self.rows[:, slot].flatten(1, 2).unbind(0))
-        return views
+    def window(self, slot: int, start: int, rows: int) -> list[Window]:
+        """What a call that appends `rows` positions at `start` writes and reads, of each layer: views."""
+        storage, stop = self.rows[:, slot], start + rows
+        fresh = storage[:, :, :, start:stop].flatten(1, 2).transpose(1, 2).unbind(0)
+        keys, values = storage[:, 0, None, :, :stop].unbind(0), storage[:, 1, None, :, :stop].unbind(0)
+        return list(map(Window, fresh, keys, values))
 
     def _storage(self, positions: int) -> Tensor:
         """A fresh tensor. Pages are touched only where rows are written, so unused capacity costs no memory."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...fsm.errors import BrokenArtifact, UnsupportedModel
+from .fields import count, flag, positive
 from .rope import Rope, rope_from_config
 
 MODEL_TYPES = ("llama", "mistral", "qwen2")
@@ -56,13 +57,24 @@ def read_config(path: Path) -> DecoderConfig:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Errors: BrokenArtifact."""
+    text = read_text(path)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        value = json.loads(text)
+        if "\\u" in text:  # an escape can spell half of a surrogate pair, which no UTF-8 can write
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
         raise BrokenArtifact(str(path), str(error)) from error
     if not isinstance(value, dict):
         raise BrokenArtifact(str(path), "is not a JSON object")
     return value
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text in `path`. Errors: BrokenArtifact."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BrokenArtifact(str(path), str(error)) from error
 
 
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
@@ -74,50 +86,41 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
         if key in raw and raw[key] not in allowed:
             raise UnsupportedModel(key, repr(raw[key]), f"one of {list(allowed)}")
     _refuse_windows(raw)
-    width, heads = _count(raw, "hidden_size"), _count(raw, "num_attention_heads")
-    kv_heads = _count(raw, "num_key_value_heads", heads if model_type == "llama" else None)
-    head_dim = _count(raw, "head_dim", width // heads)
+    width, heads = count(raw, "hidden_size"), count(raw, "num_attention_heads")
+    kv_heads = count(raw, "num_key_value_heads", heads if model_type == "llama" else None)
+    head_dim = count(raw, "head_dim", width // heads)
     if heads % kv_heads:
         raise UnsupportedModel("num_key_value_heads", str(kv_heads), f"a divisor of {heads} heads")
     if head_dim % 2:
         raise UnsupportedModel("head_dim", str(head_dim), "an even head width")
-    bias = bool(raw.get("attention_bias", False))
-    context = _count(raw, "max_position_embeddings")
+    bias = flag(raw, "attention_bias")
+    context = count(raw, "max_position_embeddings")
     return DecoderConfig(
         model_type=model_type,
-        vocabulary_size=_count(raw, "vocab_size"),
+        vocabulary_size=count(raw, "vocab_size"),
         width=width,
-        layers=_count(raw, "num_hidden_layers"),
+        layers=count(raw, "num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        hidden=_count(raw, "intermediate_size"),
+        hidden=count(raw, "intermediate_size"),
         context=context,
-        rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        rms_eps=positive(raw, "rms_norm_eps", 1e-6),
         rope=rope_from_config(raw),
-        tied=bool(raw.get("tie_word_embeddings", False)),
+        tied=flag(raw, "tie_word_embeddings"),
         query_bias=True if model_type == "qwen2" else bias,
         output_bias=bias and model_type == "llama",
-        hidden_bias=bool(raw.get("mlp_bias", False)) and model_type == "llama",
+        hidden_bias=flag(raw, "mlp_bias") and model_type == "llama",
     )
-
-
-def _count(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A positive integer; `default` where the key is absent or null."""
-    value = raw.get(key)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UnsupportedModel(key, repr(value), "a positive integer")
-    return value
 
 
 def _refuse_windows(raw: Mapping[str, Any]) -> None:
     """Only full causal attention: a window that the model type would apply is refused, an idle setting is not."""
-    kinds = set(raw.get("layer_types") or ()) - {"full_attention"}
-    if kinds:
-        raise UnsupportedModel("layer_types", repr(sorted(kinds)), "only 'full_attention'")
+    kinds = raw.get("layer_types")
+    if kinds is not None and not (isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)):
+        raise UnsupportedModel("layer_types", repr(kinds), "only 'full_attention'")
     # Mistral applies a window of 4096 where the key is absent; Qwen2 applies one only on request; Llama never does.
-    idle = {"llama": True, "mistral": False, "qwen2": not raw.get("use_sliding_window", False)}[raw["model_type"]]
+    idle = {"llama": True, "mistral": False, "qwen2": not flag(raw, "use_sliding_window")}[raw["model_type"]]
     window = raw.get("sliding_window", 4096)
     if window is not None and not idle:
         raise UnsupportedModel("sliding_window", repr(window), "full attention")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...fsm.errors import UnsupportedModel
+from .fields import count, positive, table
 
 KINDS = ("default", "linear", "llama3")
 
@@ -51,40 +52,31 @@ class Rope:
             return (1 - kept) * base / self.factor + kept * base
         return base
 
-    def tables(self, positions: int, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines of every position, both [positions, head_dim] of `dtype`.
+    def table(self, positions: int, head_dim: int) -> Tensor:
+        """Each position's turn of each feature pair, as unit complex numbers: [positions, head_dim / 2] complex64.
 
-        A head x turns into x * cos + swap(x) * sin, where swap exchanges the head's halves: the sine's first half
-        carries the minus sign. Angles are computed in float32 whatever the dtype.
+        Multiplying a pair (a + bi) by its entry rotates it. Angles are computed in float32.
         """
         angles = torch.arange(positions, dtype=torch.float32)[:, None] * self.frequencies(head_dim)
-        cosine, sine = angles.cos(), angles.sin()
-        return torch.cat((cosine, cosine), -1).to(dtype), torch.cat((-sine, sine), -1).to(dtype)
+        return torch.complex(angles.cos(), angles.sin())
 
 
 def rope_from_config(raw: Mapping[str, Any]) -> Rope:
     """Read `rope_parameters`, or the older `rope_theta` with `rope_scaling`. Errors: UnsupportedModel."""
-    settings: dict[str, Any] = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    settings = table(raw, "rope_parameters") or table(raw, "rope_scaling")
     kind = settings.get("rope_type", settings.get("type", "default"))
     if kind not in KINDS:
         raise UnsupportedModel("rope_type", repr(kind), f"one of {list(KINDS)}")
     if settings.get("partial_rotary_factor", 1) != 1:
         raise UnsupportedModel("partial_rotary_factor", repr(settings["partial_rotary_factor"]), "1")
-    theta = _positive(settings if "rope_theta" in settings else raw, "rope_theta", 10000.0)
+    theta = positive(settings if "rope_theta" in settings else raw, "rope_theta", 10000.0)
     if kind == "default":
         return Rope(theta=theta)
-    factor = _positive(settings, "factor")
+    factor = positive(settings, "factor")
     if kind == "linear":
         return Rope("linear", theta, factor)
-    low, high = _positive(settings, "low_freq_factor"), _positive(settings, "high_freq_factor")
+    low, high = positive(settings, "low_freq_factor"), positive(settings, "high_freq_factor")
     if low >= high:
         raise UnsupportedModel("low_freq_factor", f"{low:g}", f"less than high_freq_factor {high:g}")
-    original = int(_positive(settings, "original_max_position_embeddings", raw.get("max_position_embeddings")))
+    original = count(settings, "original_max_position_embeddings", raw.get("max_position_embeddings"))
     return Rope("llama3", theta, factor, low, high, original)
-
-
-def _positive(settings: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    value = settings.get(key, default)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise UnsupportedModel(key, repr(value), "a positive number")
-    return float(value)

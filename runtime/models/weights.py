@@ -20,13 +20,25 @@ def weight_files(directory: Path) -> list[Path]:
     """The weight files of `directory`, sorted by name, the index first where there is one. Errors: BrokenArtifact."""
     index = directory / INDEX
     if index.is_file():
-        names = sorted(set(read_json(index).get("weight_map", {}).values()))
-        return [index, *(directory / name for name in names)]
+        return [index, *(directory / name for name in _shards(index))]
     single = directory / "model.safetensors"
     files = [single] if single.is_file() else sorted(directory.glob("*.safetensors"))
     if not files:
         raise BrokenArtifact(str(directory), "holds no safetensors weights")
     return files
+
+
+def _shards(index: Path) -> list[str]:
+    """The file names in the index, sorted. Errors: BrokenArtifact, also for a file outside the index's directory."""
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise BrokenArtifact(str(index), "has no weight_map from tensor names to file names")
+    for tensor, name in names.items():
+        # A lone surrogate or a NUL, which no file name can have, is not printable.
+        plain = isinstance(name, str) and name == Path(name).name and name.isprintable()
+        if not plain or not name.endswith(".safetensors"):
+            raise BrokenArtifact(str(index), f"places {tensor} in {name!r}, no safetensors file of this directory")
+    return sorted(set(names.values()))
 
 
 class Checkpoint:
@@ -46,9 +58,6 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self._files.clear()
         self._owner.clear()
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._owner
 
     def take(self, name: str, *shape: int) -> Tensor:
         """A copy of the named tensor, on the CPU. Errors: BrokenArtifact on absence or another shape."""

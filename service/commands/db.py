@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Make, upgrade and check a database
 
 @app.command()
 def upgrade(db: options.Database = None, json: options.Json = False) -> None:
-    """Bring the database to this program's schema; running jobs stay resumable, and again changes nothing."""
+    """Make or upgrade the schema; doing it again changes nothing."""
     from ...store import schema
 
     url = database_url(db)
@@ -23,7 +23,7 @@ def upgrade(db: options.Database = None, json: options.Json = False) -> None:
 
 @app.command()
 def current(db: options.Database = None, json: options.Json = False) -> None:
-    """Print the schema revision that the database has, or that it has none."""
+    """Print the revision of the schema that is there."""
     from ...store import schema
 
     try:
@@ -35,7 +35,7 @@ def current(db: options.Database = None, json: options.Json = False) -> None:
 
 @app.command()
 def check(db: options.Database = None, json: options.Json = False) -> None:
-    """Print the revision where it is the one this program needs; else say what to do."""
+    """Say whether the schema is the one this program needs."""
     from ...store import schema
 
     _print(schema.check(database_url(db)), json)

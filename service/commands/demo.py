@@ -30,7 +30,7 @@ Keep = Annotated[
 def demo(
     max_new_tokens: MaxNewTokens = 120, keep: Keep = None, model: Model = MODEL, json: options.Json = False
 ) -> None:
-    """Kill a real generation twice, resume it, and compare it with one that was left alone; exit 1 if they differ."""
+    """Kill a real generation twice, and show that nothing changed."""
     from ..demo import demonstrate
 
     narrator = Narrator(silent=json)
@@ -38,6 +38,9 @@ def demo(
         name = _fetched(model, narrator)
         narrator.tell(f"The model: {name}. The logs: {folder}")
         outcome = demonstrate(name, max_new_tokens, Path(folder), narrator)
+    if keep:
+        narrator.tell(f"Both logs are kept. Look: decodelog events {outcome.job} --db sqlite:///{folder}/killed.db")
+    narrator.tell("The answer above, beside the uninterrupted one:")
     if json:
         terminal.write_json(outcome.as_json())
     else:

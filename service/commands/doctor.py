@@ -14,7 +14,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(db: options.Database = None, json: options.Json = False) -> None:
-    """Check Python, torch, models, database and disk, and say what to do; exit 1 where something fails."""
+    """Check this machine and say what to do; exit 1 on a failure."""
     from ..doctor import FAIL, examine
 
     with terminal.progress("checking"):

@@ -25,7 +25,7 @@ def jobs(db: options.Database = None, json: options.Json = False) -> None:
     if json:
         terminal.write_json([listed(row) for row in rows])
         return
-    columns = ("JOB", "STATE", "FINISH", "PROMPT", "OUTPUT", "CREATED", "MODEL")
+    columns = ("JOB", "STATE", "FINISH", "IN", "OUT", "CREATED", "MODEL")
     terminal.write_table(
         columns,
         [
@@ -62,7 +62,7 @@ def show(job: options.JobName, db: options.Database = None, json: options.Json =
 
 
 def cancel(job: options.JobName, wait: Wait = 30.0, db: options.Database = None, json: options.Json = False) -> None:
-    """End a job with exactly the tokens it has; refused where it has ended by itself."""
+    """End a job now, with exactly the tokens it has."""
     from ..cancel import cancel as cancel_job
     from ..incarnation import new_worker_name
 

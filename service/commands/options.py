@@ -24,7 +24,7 @@ JobName = Annotated[
 
 MaybeJob = Annotated[
     str | None,
-    typer.Argument(metavar="[JOB]", help="A job's name, or a beginning that no other has.", show_default=False),
+    typer.Argument(metavar="JOB", help="A job's name, or a beginning that no other has.", show_default=False),
 ]
 
 AllJobs = Annotated[bool, typer.Option("--all", help="Every job.")]

@@ -27,7 +27,7 @@ All = Annotated[bool, typer.Option("--all", help="Every job that has not ended."
 
 @takes_draft
 def run(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
-    """Generate, durably: the text streams to standard output, and outlives this process."""
+    """Generate text durably, streaming it to standard output."""
     models = Models(home(), lanes=1)
     with opened(db, create=True) as store:
         submitted = _submit(store, models, flags)
@@ -37,7 +37,7 @@ def run(flags: DraftFlags, db: options.Database = None, json: options.Json = Fal
 
 @takes_draft
 def submit(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
-    """Put a request into the log for a worker to run, and print its job."""
+    """Put a request into the log for a worker, and print its job."""
     with opened(db, create=True) as store:
         submitted = _submit(store, Models(home(), lanes=1), flags)
     if json:
@@ -54,7 +54,7 @@ def resume(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Bring a job to its end and print all of its text, or bring every unfinished job to its end."""
+    """Bring a job to its end and print its text, or --all of them."""
     if (job is None) is not every:
         raise typer.BadParameter("name one job, or give --all")
     form = options.rebuild_form(rebuild)

@@ -41,7 +41,7 @@ def tail(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Print the text of a job from a sequence number on, as it becomes durable."""
+    """Print a job's text from a sequence number on, as it grows."""
     from ..reading import emissions_of
 
     with opened(db) as store:

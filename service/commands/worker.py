@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +35,7 @@ def worker(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Run jobs as they come, many at a time, and print a line for each that has ended."""
+    """Run jobs as they come, and print a line for each that ends."""
     form = options.rebuild_form(rebuild)
     with opened(db) as store:
         terminal.say("working; Ctrl-C ends after the step at hand and leaves unfinished jobs to others", style="dim")
@@ -62,7 +63,7 @@ def work(
         stopped.append(number)
         worker.stop()
 
-    with on_signals(stop), terminal.progress("waiting for jobs") as watch.tell:
+    with on_signals(stop), terminal.progress("waiting for jobs", shown=not sys.stdout.isatty()) as watch.tell:
         worker.run(jobs, drain)
     if stopped:
         terminal.say("stopped; unfinished jobs are kept. Go on with: decodelog resume --all", style="yellow")

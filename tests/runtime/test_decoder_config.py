@@ -147,7 +147,7 @@ def test_a_sound_directory_loads_and_its_weights_are_copies(tmp_path: Path) -> N
     decoder = load_decoder(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert decoder.weights.embedding.abs().sum() == 0
-    assert len(decoder.parameters()) == 2 + 2 * 6 + 1
+    assert len(decoder.parameters()) == 2 + 2 * 4 + 1
     assert all(not parameter.requires_grad for parameter in decoder.parameters())
 
 

@@ -14,6 +14,7 @@ from decodelog.fsm.rng import unit_draw
 from decodelog.fsm.states import Status
 from decodelog.fsm.transition import CloseRequest, CommitOutput, CompleteCall, IssueDecision, StartAttempt
 from decodelog.runtime.models.script import Fault
+from decodelog.runtime.session import Prefill
 from decodelog.service.compose import admit_job
 
 SAMPLED = {"temperature": 1.0, "top_p": 0.95, "top_k": 80, "ignore_eos": True}
@@ -130,16 +131,27 @@ def test_past_the_retry_budget_the_job_fails_with_the_cause_and_its_tokens_stand
 
 
 @pytest.mark.contract("FSM-10", "POL-7")
-@pytest.mark.parametrize("kind", ["nan", "infinity"])
-def test_a_row_that_is_not_finite_fails_its_own_job_alone(store, kind):
-    bad, good = model("Hello", (Fault(step=2, kind=kind),)), model("Hello")
-    job = admit(store, bad)
-    failed_engine, good_job = engine(store, bad, job), admit(store, good)
-    finish(failed_engine)
-    finish(engine(store, good, good_job))
-    failed = result(store, job)
-    assert (failed["state"], failed["text"], failed["error"]["code"]) == ("FAILED", "He", "non_finite_scores")
-    assert result(store, good_job)["text"] == "Hello"
+@pytest.mark.parametrize(
+    ("kind", "cause"), [("nan", "non_finite_scores"), ("infinity", "non_finite_scores"), ("raise", "call_failed")]
+)
+def test_a_fault_is_its_own_jobs_alone_and_costs_its_batch_mates_nothing(store, kind, cause):
+    of = model("Hello, world.", (Fault(step=8, kind=kind),))
+    bad = admit(store, of, retry_budget=0)
+    made = engine(store, of, bad)
+    for _ in range(6):
+        made.turn()
+    # From here on three mates share the calls, and end before the step that is faulty.
+    mates = [admit(store, of, retry_budget=0, max_new_tokens=7) for _ in range(3)]
+    for mate in mates:
+        made.adopt(claim(store, mate), WORKER)
+    finish(made)
+    failed = result(store, bad)
+    assert (failed["state"], failed["text"], failed["error"]["code"]) == ("FAILED", "Hello, w", cause)
+    for mate in mates:
+        done = result(store, mate)
+        assert (done["text"], done["finish_reason"]) == ("Hello, ", "length")
+        assert done["usage"]["recomputed_tokens"] == 0
+        assert not [event for event in events(store, mate) if event.tag == "call.failed"]
     assert_audited(store)
 
 
@@ -194,6 +206,36 @@ def test_a_job_taken_over_after_any_turn_ends_as_if_nothing_had_happened(store, 
     assert_audited(store)
 
 
+@pytest.mark.contract("RES-4")
+def test_reexecution_repeats_the_calls_that_made_the_lanes_also_after_a_prefill(store):
+    of = model(**SEEDED)
+    job = admit(store, of, **SAMPLED, seed=2, max_new_tokens=12)
+    calls = []
+
+    def recording(made):
+        session = made.model.session(1)
+        prepare = session.prepare
+
+        def recorded(asked):
+            calls.extend(len(call.tokens) if isinstance(call, Prefill) else 1 for call in asked)
+            return prepare(asked)
+
+        session.prepare = recorded
+        return made
+
+    for turns, form in ((3, "prefill"), (4, "prefill"), (2, "reexecute")):
+        made = recording(engine(store, model(**SEEDED), job, worker=f"{turns}", form=form))
+        calls.append(form)
+        for _ in range(turns):
+            made.turn()
+    prompt = len(transcript(store, job).state.spec.prompt)
+    assert calls == [
+        *("prefill", prompt, 1, 1),
+        *("prefill", prompt + 2, 1, 1, 1),
+        *("reexecute", prompt + 2, 1, 1, 1, 1),
+    ]
+
+
 @pytest.mark.contract("LOG-7", "FSM-9", "LOG-1")
 def test_a_worker_that_was_replaced_cannot_append_and_lets_go(store):
     of = model("Hello, world.")
@@ -229,7 +271,7 @@ def test_a_cancel_during_a_call_drops_its_result_and_keeps_what_was_committed(st
     made = engine(store, of, job, mate)
     for _ in range(3):
         made.turn()
-    made.turn(lambda: {job: FinishReason.CANCELLED})
+    made.turn(lambda: {job: [FinishReason.CANCELLED]})
     finish(made)
     cancelled = result(store, job)
     assert (cancelled["finish_reason"], cancelled["text"]) == ("cancelled", "Hel")

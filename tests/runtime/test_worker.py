@@ -10,7 +10,8 @@ import pytest
 from cranks import LEASE_MS, admit, assert_audited, model, result, transcript
 from databases import wall_clock_ms
 
-from decodelog.fsm.errors import UnknownModel
+from decodelog.fsm.errors import DatabaseLocked, UnknownModel
+from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Command
 from decodelog.runtime.worker import Pace, Worker
 from decodelog.service.cancel import cancel
@@ -118,13 +119,87 @@ def test_a_job_that_waits_or_whose_owner_is_gone_is_cancelled_by_the_caller(stor
     assert_audited(store)
 
 
+@pytest.mark.contract("LOG-8", "LOG-7")
+def test_a_cancel_that_a_replaced_worker_has_read_is_answered_by_the_next_owner(store):
+    of = model(**ENDLESS)
+    job = admit(store, of, max_new_tokens=100_000, ignore_eos=True)
+    replaced = worker(store, of)
+    replaced._claim(None)
+    replaced._turn()
+    command = Command("d" * 32, job, "cancel")
+    store.post(command)
+    (claim,) = store.claim("thief", LEASE_MS, 1, [job], dead=[replaced.name])
+    replaced._turn()
+    assert store.outcome(command.command_id) is None
+    assert store.row(job).fence == claim.fence
+    store.release("thief")
+    worker(store, model(**ENDLESS), "worker-2").run(drain=True)
+    assert store.outcome(command.command_id) == "cancelled"
+    assert_audited(store)
+
+
+class Locked:
+    """A store whose calls fail once each with what may succeed later."""
+
+    def __init__(self, store):
+        self._store = store
+        self.failed = set()
+
+    def __getattr__(self, name):
+        call = getattr(self._store, name)
+
+        def once(*arguments, **options):
+            if name not in self.failed:
+                self.failed.add(name)
+                raise DatabaseLocked("test", "another process writes")
+            return call(*arguments, **options)
+
+        return once
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_locked_database_is_waited_for_wherever_the_worker_meets_it(store):
+    of = model("Hello, world.")
+    job = admit(store, of)
+    cancelled = admit(store, of)
+    store.post(Command("e" * 32, cancelled, "cancel"))
+    locked = Locked(store)
+    worker(locked, of).run(drain=True)
+    assert result(store, job)["text"] == "Hello, world."
+    assert result(store, cancelled)["finish_reason"] == "cancelled"
+    assert {"owners", "claim", "read", "append", "pending", "row", "settle", "waiting", "release"} <= locked.failed
+    assert_audited(store)
+
+
 @pytest.mark.contract("FSM-7", "CALL-9")
 def test_a_deadline_closes_the_job_with_the_tokens_before_it(store):
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100_000, ignore_eos=True, deadline_ms=300)
     worker(store, of).run(drain=True)
-    assert result(store, job)["finish_reason"] == "timeout"
+    done = result(store, job)
+    assert done["finish_reason"] == "timeout"
+    assert 0 < done["usage"]["completion_tokens"] == len(done["token_ids"]) < 100_000
     assert_audited(store)
+
+
+@pytest.mark.contract("FSM-7")
+def test_a_cancel_and_a_deadline_that_hold_together_are_both_recorded(store):
+    of = model(**ENDLESS)
+    job = admit(store, of, max_new_tokens=100_000, ignore_eos=True, deadline_ms=1)
+    store.post(Command("f" * 32, job, "cancel"))
+    time.sleep(0.01)
+    worker(store, of).run(drain=True)
+    assert transcript(store, job).state.due == (FinishReason.CANCELLED, FinishReason.TIMEOUT)
+
+
+@pytest.mark.contract("LOG-8")
+def test_a_cancel_without_time_to_wait_still_ends_a_job_that_nobody_holds(store):
+    job = admit(store, model())
+    assert cancel(store, job, "canceller", timeout_s=0).effective
+    held = admit(store, model())
+    store.claim("alive", LEASE_MS, 1, [held])
+    assert cancel(store, held, "canceller", timeout_s=0) is None
+    assert [command.kind for command in store.pending([held])] == ["cancel"]
 
 
 @pytest.mark.contract("ENV-9")
@@ -153,7 +228,7 @@ def test_an_unknown_model_is_a_reason_too(store):
     assert heard[job].code == "unknown_model"
 
 
-@pytest.mark.contract("LOG-7", "LOG-10")
+@pytest.mark.contract("LOG-7")
 def test_an_expired_lease_is_taken_over_and_the_sleeper_cannot_commit(store):
     of = model("Hello, world.")
     job = admit(store, of)

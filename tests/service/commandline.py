@@ -62,7 +62,8 @@ def decodelog(*arguments: object, db: str | None = None, stdin: str | None = Non
 def process(*arguments: object, db: str | None = None, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A command in a process of its own, which does not outlive the block."""
     given = [*COMMAND, *map(str, arguments), *(["--db", db] if db else [])]
-    started = subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", **options)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", **options}
+    started = subprocess.Popen(given, **options)
     try:
         yield started
     finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import random
 import signal
 import subprocess
@@ -131,6 +133,21 @@ def test_a_reader_that_leaves_does_not_change_the_job(sqlite_url: str, long_mode
     (row,) = jobs(sqlite_url)
     assert (code, row.finish, row.output) == (0, "length", 300)
     assert "nobody reads standard output" in said
+
+
+@pytest.mark.contract("OUT-7")
+def test_progress_on_a_terminal_leaves_the_data_alone(sqlite_url: str, short_model: Path) -> None:
+    ours, theirs = pty.openpty()
+    with process("run", "--model", short_model, "--prompt", "Go", db=sqlite_url, stderr=theirs) as running:
+        assert ended(running).stdout == f"{TEXT}\n"
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while chunk := os.read(ours, 4096):
+            seen += chunk
+    os.close(ours)
+    assert b"loading" in seen
+    assert TEXT.encode() not in seen
 
 
 @pytest.mark.contract("OUT-8", "OUT-7")

@@ -33,12 +33,20 @@ def statuses(url: str) -> dict[str, str]:
     return found
 
 
-def test_a_machine_that_is_ready(database_url: str) -> None:
-    found = statuses(database_url)
+def test_a_machine_that_is_ready(sqlite_url: str) -> None:
+    found = statuses(sqlite_url)
     assert found["database"] == found["postgresql driver"] == found["database folder"] == "ok"
     assert found["models"] == "warn"
-    lines = decodelog("doctor", db=database_url).stdout
+    lines = decodelog("doctor", db=sqlite_url).stdout
+    assert "journal_mode wal, synchronous 2" in lines
     assert "run `decodelog model fetch smollm2-135m-instruct`" in lines
+
+
+def test_a_server_that_does_not_wait_for_its_disk_is_a_warning(postgres_url: str) -> None:
+    assert statuses(postgres_url)["database"] == "warn"
+    lines = decodelog("doctor", db=postgres_url).stdout
+    assert "fsync off, synchronous_commit on" in lines
+    assert "turn syncs on" in lines
 
 
 def test_what_is_missing_is_a_warning_and_is_not_made(empty_sqlite_url: str, home: Path) -> None:

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from decodelog.fsm.errors import SchemaMissing
-from decodelog.service.database import DATABASE_DEFAULT, database_url, open_database, opened
+from decodelog.service.database import DATABASE_DEFAULT, database_url, open_database
 from decodelog.store import schema
 
 
 @pytest.mark.contract("LOG-6")
 def test_many_that_make_the_same_file_at_once_all_find_it_whole(empty_sqlite_url: str) -> None:
-    ready, failures = threading.Barrier(6), []
-
-    def make() -> None:
-        ready.wait()
-        try:
-            with opened(empty_sqlite_url, create=True) as store:
-                assert store.rows() == []
-        except Exception as failure:
-            failures.append(failure)
-
-    threads = [threading.Thread(target=make) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    program = f"""
+from decodelog.service.database import opened
+input()
+with opened({empty_sqlite_url!r}, create=True) as store:
+    assert store.rows() == []
+"""
+    command = [sys.executable, "-c", program]
+    made = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
+    for process in made:
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+    assert [process.communicate()[1] for process in made] == [b""] * 3
     assert schema.check(empty_sqlite_url) == schema.HEAD
     folder = Path(empty_sqlite_url.removeprefix("sqlite:///")).parent
     assert [path.name for path in folder.iterdir() if "new" in path.name] == []

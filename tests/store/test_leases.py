@@ -61,6 +61,45 @@ def test_the_lease_of_a_dead_worker_can_be_taken_at_once(store):
 
 
 @pytest.mark.contract("LOG-7")
+def test_a_live_job_is_waiting_until_it_ends_whoever_holds_it(store):
+    assert not store.waiting(None, [])
+    writers = [admit(store, f"job-{number}") for number in range(2)]
+    store.claim("worker-1", HOUR_MS, 1)
+    for jobs, exclude, waits in [
+        (None, [], True),
+        (None, ["job-0"], True),
+        (None, ["job-0", "job-1"], False),
+        ([], [], False),
+        (["job-0"], [], True),
+        (["job-0"], ["job-1"], True),
+        (["job-1"], ["job-1"], False),
+        (["nobody"], [], False),
+    ]:
+        assert store.waiting(jobs, exclude) is waits, (jobs, exclude)
+    store.append([replace(writers[0], fence=1).last_step()])
+    assert not store.waiting(["job-0"], [])
+    assert not store.waiting(None, ["job-1"])
+    assert store.waiting(None, ["job-0"])
+    store.append([writers[1].last_step()])
+    assert not store.waiting(None, [])
+
+
+@pytest.mark.contract("LOG-7")
+def test_asking_whether_jobs_wait_reads_the_index_of_live_jobs(sqlite_url):
+    """However many jobs have ended, and without sorting."""
+    store = open_store(sqlite_url)
+    statements = []
+    with store._database.single() as connection:
+        driver = connection.connection.dbapi_connection
+    driver.set_trace_callback(statements.append)
+    store.waiting(None, ["job-1"])
+    driver.set_trace_callback(None)
+    plan = [row[3] for row in driver.execute(f"EXPLAIN QUERY PLAN {statements[-1]}")]
+    assert plan == ["SCAN jobs USING INDEX ix_jobs_live"]
+    store.close()
+
+
+@pytest.mark.contract("LOG-7")
 def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced(store):
     zombie = admit(store)
     (claim,) = store.claim("zombie", 30, 1)

@@ -1,0 +1,92 @@
+"""A cancel is carried out by the job's owner, by the caller where there is none, and by nobody twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commandline import decodelog
+
+from decodelog.fsm.errors import LostTenure, Problem
+from decodelog.fsm.ports import Command
+from decodelog.fsm.transition import StartAttempt
+from decodelog.runtime.job import Job
+from decodelog.runtime.worker import Pace
+from decodelog.service.cancel import cancel
+from decodelog.service.compose import new_worker
+from decodelog.service.database import opened
+from decodelog.service.incarnation import new_worker_name
+from decodelog.service.models import Models
+from decodelog.service.reading import transcript_of
+from decodelog.store.engine import DatabaseStore
+
+LEASE_MS = 60_000
+PACE = Pace(claim_ms=0, inbox_ms=0)
+
+
+@pytest.fixture
+def log(database_url: str) -> Iterator[DatabaseStore]:
+    """An open database."""
+    with opened(database_url) as store:
+        yield store
+
+
+@pytest.fixture
+def job(database_url: str, long_model: Path) -> str:
+    """The name of a job that would never end by itself."""
+    request = ("submit", "--model", long_model, "--prompt", "Go", "--max-new-tokens", "until_context")
+    return decodelog(*request, db=database_url).stdout.strip()
+
+
+@pytest.mark.contract("LOG-8")
+def test_an_owner_that_does_not_answer_is_waited_for_and_keeps_the_command(log: DatabaseStore, job: str) -> None:
+    owner = new_worker_name()  # this process, so it is alive
+    log.claim(owner, LEASE_MS, 1, [job])
+    assert cancel(log, job, "caller", timeout_s=0.1) is None
+    (command,) = log.pending([job])
+    assert (command.job, command.kind, log.row(job).owner) == (job, "cancel", owner)
+
+
+@pytest.mark.contract("LOG-7", "LOG-8", "FSM-9")
+def test_the_caller_fences_an_owner_that_is_gone(log: DatabaseStore, job: str, long_model: Path) -> None:
+    machine, pid, started, random = new_worker_name().rsplit("/", 3)
+    gone = f"{machine}/{pid}/{int(started) - 1}/{random}"  # this process's number, in an earlier process
+    (claim,) = log.claim(gone, LEASE_MS, 1, [job])
+    zombie = Job.load(log, claim)
+    told = cancel(log, job, new_worker_name(), timeout_s=5)
+    assert told is not None
+    assert (told.outcome, told.effective, log.row(job).finish) == ("cancelled", True, "cancelled")
+    head = log.row(job).head
+    with pytest.raises(LostTenure):
+        zombie.record(log, StartAttempt(claim.fence, gone))
+    assert log.row(job).head == head
+    assert log.pending([job]) == []
+
+
+@pytest.mark.contract("FSM-9", "LOG-8")
+def test_a_cancel_that_its_owner_could_not_carry_out_waits_for_the_next(log: DatabaseStore, job: str) -> None:
+    losses: list[Problem] = []
+    worker = new_worker(log, Models(Path(), 1), notice=lambda name, problem: losses.append(problem), pace=PACE)
+    worker._claim(None)
+    worker._turn()
+    log.claim("another", LEASE_MS, 1, [job], dead=[worker.name])
+    log.post(Command("command", job, "cancel"))
+    worker._turn()
+    assert [type(loss) for loss in losses] == [LostTenure]
+    assert log.outcome("command") is None
+
+    log.release("another")
+    worker._claim(None)
+    worker._turn()
+    assert log.outcome("command") == log.row(job).finish == "cancelled"
+    assert len(transcript_of(log, job).token_ids) == log.row(job).output
+
+
+@pytest.mark.contract("FSM-9")
+def test_a_cancel_after_the_end_changes_nothing_and_its_refusal_is_recorded(log: DatabaseStore, job: str) -> None:
+    assert cancel(log, job, new_worker_name()) == (job, "cancelled", True)
+    head = log.row(job).head
+    assert cancel(log, job, new_worker_name()) == (job, "cancelled", False)
+    assert log.row(job).head == head
+    assert log.pending([job]) == []

@@ -20,7 +20,12 @@ from .transcript import Transcript
 
 
 class Fault(NamedTuple):
-    """Something in a job's log that cannot be: where, which kind (an error code), and what."""
+    """Something in a job's log that cannot be.
+
+    sequence   the first event concerned
+    kind       of the rows: "gap", "duplicate", "chain", "fence", "payload", "head" or "listing"; of the events: one of
+               these, "job", "key", "draw" or an error's code
+    """
 
     job: str
     sequence: int
@@ -53,8 +58,8 @@ def replay(job: str, records: Iterable[Record]) -> Audited:
                 if fault := _foreign(job, transcript.state, event, record):
                     return _faulty(job, transcript, *fault)
                 transcript.take(event)
-            if fault := _untenured(transcript.state, record):
-                return Audited(record.first - 1, transcript.state, [Fault(job, record.first, "fence", fault)])
+            if detail := _untenured(transcript.state, record):
+                return Audited(record.first - 1, transcript.state, [Fault(job, record.first, "fence", detail)])
     except Problem as problem:
         return _faulty(job, transcript, problem.code, str(problem))
     if transcript.state is None:

@@ -327,7 +327,7 @@ class CallFailed(Transient):
     """ALL_OLD: the computation itself failed."""
 
     code = "call_failed"
-    says = "the model call failed ({reason}); nothing advanced: prepare the call again"
+    says = "the model call failed ({reason}) and nothing advanced; call again, within the request's retry budget"
     reason: str
 
 
@@ -380,11 +380,11 @@ class WrongDraw(Defect):
 
 
 @dataclass(eq=False)
-class NonFiniteScores(Transient):
+class NonFiniteScores(Rejected):
     """A numeric fault of one row (FSM-10): nothing was decided for it, and its lanes must not be used again."""
 
     code = "non_finite_scores"
-    says = "the score row has a NaN or an infinity, so nothing was decided; rebuild the lanes and call the model again"
+    says = "the score row has a NaN or an infinity, so no token was chosen; check the checkpoint's weights and dtype"
 
 
 @dataclass(eq=False)

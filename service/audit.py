@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..fsm.audit import Audited as Replayed
-from ..fsm.audit import Fault, compare, replay
+from ..fsm.audit import Audited, Fault, compare, replay
 from ..fsm.ports import EventLog
-from ..store.audit import Audited
-from ..store.audit import audit as audit_rows
+from ..store.audit import ShowsRows, audit_rows
 
 
-class AuditedLog(EventLog, Audited, Protocol):
+class AuditedLog(EventLog, ShowsRows, Protocol):
     """A log that also shows its rows as they are stored."""
 
 
@@ -39,7 +37,7 @@ class Report(NamedTuple):
 def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
     """Prove chain, sequence, receipts, frontiers, replay and listing of each job. Errors: UnknownJob.
 
-    Rows that are not what was appended are all named, and not replayed. Jobs that run meanwhile are audited as far as
+    Rows that are not what was appended are all named, and their jobs not replayed. Jobs that run meanwhile are audited as far as
     they were when they were read.
     """
     if jobs is None:
@@ -48,7 +46,7 @@ def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
     else:
         stored = [audit_rows(log, job) for job in jobs]
         names = list(jobs)
-    faults = [Fault(*fault) for each in stored for fault in each.faults]
+    faults = [fault for each in stored for fault in each.faults]
     damaged = {fault.job for fault in faults}
     events = 0
     for name in names:
@@ -57,10 +55,10 @@ def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
         audited = _replayed(log, name)
         events += audited.events
         faults += audited.faults
-    return Report(len(names), events, faults)
+    return Report(sum(each.jobs for each in stored), events, faults)
 
 
-def _replayed(log: AuditedLog, job: str) -> Replayed:
+def _replayed(log: AuditedLog, job: str) -> Audited:
     """Replay one job, and compare it with its listing where no append came between the two readings."""
     row = log.row(job)
     audited = replay(job, log.read(job))

@@ -8,30 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from ..fsm.audit import Fault
 from ..fsm.errors import Problem
 from ..fsm.ports import EMPTY_HEAD
 from .chain import WRONG_TYPE, Stored, StoredLog, digest
 from .codec import decode
 
 
-class Fault(NamedTuple):
-    """Something wrong with a stored log.
-
-    sequence   the first event concerned
-    kind       "gap", "duplicate", "chain", "fence", "payload" or "head"
-    """
-
-    job: str
-    sequence: int
-    kind: str
-    detail: str
-
-
 @dataclass(slots=True)
 class Audit:
-    """What an audit went over, and what it found."""
+    """What an audit went over, and what it found. `events` are the ones that could be read."""
 
     jobs: int = 0
     appends: int = 0
@@ -43,30 +31,34 @@ class Audit:
         return not self.faults
 
 
-class Audited(Protocol):
+class ShowsRows(Protocol):
     """A store that shows its rows as they are."""
 
     def logs(self, job: str | None = None) -> Iterator[StoredLog]:
         """All that is stored of one job's log, or of every one."""
 
 
-def audit(store: Audited, job: str | None = None) -> Audit:
+def audit_rows(store: ShowsRows, job: str | None = None) -> Audit:
     """Audit one job or all of them. Raises only where the database cannot be read."""
     result = Audit()
     for log in store.logs(job):
         result.jobs += 1
         result.appends += len(log.rows)
-        result.events += sum(row.last - row.first + 1 for row in log.rows)
-        result.faults += [Fault(log.job, *fault) for fault in faults(log)]
+        walk = Walk()
+        result.faults += [Fault(log.job, *fault) for fault in faults(log, walk)]
+        result.events += walk.events
     return result
 
 
-def faults(log: StoredLog) -> Iterator[tuple[int, str, str]]:
+def faults(log: StoredLog, walk: Walk) -> Iterator[tuple[int, str, str]]:
     """(sequence, kind, detail) of each fault of one log, in order."""
-    walk = _Walk()
     for row in log.rows:
         yield from walk.step(log.job, row)
     sequence, head = walk.sequence, log.head
+    if log.damage:
+        yield sequence, "listing", log.damage
+    if not (isinstance(head.sequence, int) and isinstance(log.fence, int)):
+        return  # which is the damage of the listing
     if sequence != head.sequence:
         yield head.sequence, "head", f"the log ends at event {sequence}, and the job's row says {head.sequence}"
     elif walk.linked and head.chain not in walk.chains:
@@ -76,23 +68,26 @@ def faults(log: StoredLog) -> Iterator[tuple[int, str, str]]:
 
 
 @dataclass(slots=True)
-class _Walk:
+class Walk:
     """Where the audit of one log stands.
 
     chains   the digests that the log may have here: where an anchor's own is the damage, two are possible
+    events   how many could be read
     linked   the last append followed from the one before it; after a break, no further one is reported until it does
     """
 
     sequence: int = 0
+    events: int = 0
     chains: list[bytes] = field(default_factory=lambda: [EMPTY_HEAD.chain])
     linked: bool = True
     fence: int = 0
 
     def step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
+        expected = self.sequence + 1
         try:
             yield from self._step(job, row)
         except WRONG_TYPE as problem:
-            yield self.sequence + 1, "payload", f"a row holds a value of another type ({problem})"
+            yield expected, "payload", f"a row holds a value of another type ({problem})"
 
     def _step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
         expected = self.sequence + 1
@@ -117,11 +112,13 @@ class _Walk:
         self.chains = following or ([*chains, row.chain] if row.anchor else chains)[-2:]
 
     def _payload(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
-        last = row.last
         try:
-            last = row.first + len(decode(row.payload, row.key, job, row.first)) - 1
+            count = len(decode(row.payload, row.key, job, row.first))
+            last = row.first + count - 1
+            self.events += count
         except Problem as problem:
             yield row.first, "payload", str(problem)
+            last = row.last if isinstance(row.last, int) and row.last >= row.first else row.first
         if last != row.last:
             yield row.first, "payload", f"events {row.first} to {last} are stored as {row.first} to {row.last}"
         self.sequence = last

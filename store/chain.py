@@ -86,9 +86,13 @@ def records(job: str, rows: Iterable[Stored], after: int, head: Head | None = No
 
 
 class StoredLog(NamedTuple):
-    """Everything that is stored of one job's log, in order of sequence, and what the job's row says of it."""
+    """Everything that is stored of one job's log, in order of sequence, and what the job's row says of it.
+
+    damage   what is wrong with the job's row by itself, else empty; then the head and the fence may have any type
+    """
 
     job: str
     head: Head
     fence: int
     rows: list[Stored]
+    damage: str = ""

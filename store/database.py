@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
-from sqlalchemy import Engine, cast, create_engine, event, exc, extract, func
+from sqlalchemy import Engine, create_engine, event, exc, extract, func
+from sqlalchemy import cast as sql_cast
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import BigInteger
@@ -25,6 +27,7 @@ from ..fsm.errors import (
 )
 
 BUSY_TIMEOUT_MS = 10_000
+WRITE_AHEAD_TRIES = 10
 SQLITE_MIN = (3, 35, 0)  # the first with RETURNING
 
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -68,9 +71,23 @@ class Database:
             yield connection
 
     @contextmanager
+    def lenient(self) -> Iterator[Connection]:
+        """A `single` connection on which text that is no UTF-8 has surrogates, where SQLite's driver would raise."""
+        with self.single() as connection:
+            if not self.sqlite:  # PostgreSQL stores no such text
+                yield connection
+                return
+            driver = cast(sqlite3.Connection, connection.connection.dbapi_connection)
+            driver.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+            try:
+                yield connection
+            finally:
+                driver.text_factory = str
+
+    @contextmanager
     def long_read(self) -> Iterator[Connection]:
-        """A connection for one statement whose rows are fetched as they are needed; it keeps no one from writing."""
-        with self.single() if self.sqlite else self.transaction() as connection:
+        """A connection for reading rows that are fetched as they are needed; it keeps no one from writing."""
+        with self.lenient() if self.sqlite else self.transaction() as connection:
             yield connection.execution_options(yield_per=1000)
 
     @contextmanager
@@ -86,8 +103,21 @@ class Database:
     def now_ms(self) -> ColumnElement[int]:
         """The database's clock, as an expression: ms since 1970."""
         if self.sqlite:
-            return cast((func.julianday("now") - 2440587.5) * 86_400_000, BigInteger)
-        return cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+            return sql_cast((func.julianday("now") - 2440587.5) * 86_400_000, BigInteger)
+        return sql_cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+
+    def write_ahead(self) -> None:
+        """Have SQLite write ahead, which its file remembers; only for a database that is known to be this program's."""
+        if not self.sqlite:
+            return
+        for _ in range(WRITE_AHEAD_TRIES):
+            with suppress(DatabaseLocked), self.single() as connection:
+                if connection.exec_driver_sql("PRAGMA journal_mode").scalar() != "wal":
+                    connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+                return
+            with self.transaction():
+                pass  # The statement above waits for readers, and this for whoever writes.
+        raise DatabaseLocked(self.name, "its journal mode cannot be changed while others write")
 
     def close(self) -> None:
         """Close the connections; later use makes new ones."""
@@ -126,7 +156,8 @@ class Database:
 def sqlite_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
     """One engine for single statements and one for transactions, over the same connections.
 
-    Write-ahead log, a sync for every commit, and the driver's own way of beginning transactions off.
+    A sync for every commit, and the driver's own way of beginning transactions off. Nothing here changes the file,
+    which may be another program's.
     """
     engine = create_engine(url)
 
@@ -134,7 +165,6 @@ def sqlite_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
     def connect(connection: sqlite3.Connection, record: object) -> None:
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms:d}")
-        connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
 

@@ -41,6 +41,7 @@ def open_store(
     try:
         with database.single() as connection:
             required(database, connection)
+        database.write_ahead()  # as the upgrade left it, unless someone has changed the file since
     except BaseException:
         database.close()
         raise

@@ -17,13 +17,13 @@ from ..fsm.states import Status
 from .admission import admission, attached
 from .chain import Stored, StoredLog, records
 from .database import Database
+from .listing import job_row, readable, sound_head, wrong
 from .offer import Offer, Tenancy, offer
 from .refusals import Refusal
 from .settle import Place, add, walk
 from .tables import appends, jobs, refusals
 
 ADMIT_TRIES = 3
-STATUSES = frozenset(status.value for status in Status)
 
 Appender = Callable[[list[Offer]], list[AppendResult]]
 
@@ -71,19 +71,22 @@ class DatabaseLog:
             if row is None:
                 raise UnknownJob(job)
             # What the row leads to never changes, so a second statement sees the same log.
-            rows = walk(connection, row.tail, after) if after < row.sequence else []
-        return whole(job, rows, after, Head(row.sequence, row.chain))
+            head = sound_head(job, Head(row.sequence, row.chain))
+            rows = walk(connection, row.tail, after) if after < head.sequence else []
+        return whole(job, rows, after, head)
 
     def row(self, job: str) -> JobRow:
-        with self._database.single() as connection:
+        with self._database.lenient() as connection:
             row = connection.execute(select(jobs).where(jobs.c.job == job)).first()
         if row is None:
             raise UnknownJob(job)
         return job_row(row)
 
     def rows(self) -> list[JobRow]:
-        with self._database.single() as connection:
-            return [job_row(row) for row in connection.execute(select(jobs).order_by(jobs.c.id))]
+        with self._database.lenient() as connection:
+            found = connection.execute(select(jobs).order_by(jobs.c.id))
+            # One damaged row does not keep anyone from the others: the audit names it.
+            return [job_row(row) for row in found if not wrong(row)]
 
     def refusals(self, job: str) -> list[Refusal]:
         """The recorded refusals of one job, oldest first."""
@@ -96,17 +99,18 @@ class DatabaseLog:
     def logs(self, job: str | None = None) -> Iterator[StoredLog]:
         """All that is stored of one job's log or of every one, found by its rows and not by their links."""
         columns = (appends.c.first, appends.c.last, appends.c.fence, appends.c.key, appends.c.chain, appends.c.payload)
-        query = select(jobs.c.job, jobs.c.sequence, jobs.c.chain, jobs.c.fence, *columns)
+        query = select(jobs.c.id, jobs.c.job, jobs.c.sequence, jobs.c.chain, jobs.c.fence, *columns)
         query = query.join_from(jobs, appends, jobs.c.id == appends.c.job_id, isouter=True)
         query = query.order_by(jobs.c.id, appends.c.first, appends.c.id)
-        if job is not None:
-            self.row(job)
-            query = query.where(jobs.c.job == job)
+        chosen = [] if job is None else [jobs.c.job == job]
         with self._database.long_read() as connection:
-            rows = connection.execute(query)
-            for (name, sequence, chain, fence), group in groupby(rows, key=lambda row: row[:4]):
-                stored = [Stored._make(row[4:]) for row in group if row[4] is not None]
-                yield StoredLog(name, Head(sequence, chain), fence, stored)
+            damage = {row.id: wrong(row) for row in connection.execute(select(jobs).where(*chosen))}
+            if job is not None and not damage:
+                raise UnknownJob(job)
+            rows = connection.execute(query.where(*chosen))
+            for (job_id, name, sequence, chain, fence), group in groupby(rows, key=lambda row: row[:5]):
+                stored = [Stored._make(row[5:]) for row in group if row[5] is not None]
+                yield StoredLog(readable(name), Head(sequence, chain), fence, stored, damage.get(job_id, ""))
 
 
 def holder(connection: Connection, job: str, idempotency_key: str | None) -> tuple[str, str] | None:
@@ -131,13 +135,3 @@ def whole(job: str, rows: list[Stored], after: int, head: Head) -> Iterator[Reco
         last = Head(record.last, record.chain)
     if rows and last != head:
         raise CorruptRecord(job, min(last.sequence, head.sequence), "its end is not the head that the job's row names")
-
-
-def job_row(row: Any) -> JobRow:
-    """A job's listing, from its row. A status that there is not is a CorruptRecord."""
-    if row.status not in STATUSES:
-        raise CorruptRecord(row.job, row.sequence, f"the job's row has status {row.status!r}")
-    return JobRow(
-        row.job, row.identity, row.model, Status(row.status), row.finish, row.prompt, row.output,
-        Head(row.sequence, row.chain), row.fence, row.owner, row.lease_until_ms, row.idempotency_key, row.created_ms,
-    )  # fmt: skip

@@ -57,20 +57,23 @@ def upgrade(url: str) -> str:
     """Bring the database to this program's schema, creating a SQLite file where there is none; returns the revision.
 
     All in one transaction that only one process can be in: a failure leaves everything as it was, and upgrading what
-    is up to date changes nothing. A schema of a later release is SchemaNewer.
+    is up to date changes nothing. A SQLite file then remembers to write ahead. A schema of a later release is
+    SchemaNewer.
     """
     from alembic import command
     from alembic.config import Config
 
-    with connected(url, create=True) as database, database.transaction() as connection:
-        if not database.sqlite:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": UPGRADE_LOCK})
-        revision = found(connection)
-        if revision is not None and revision not in REVISIONS:
-            raise SchemaNewer(database.name, revision, HEAD)
-        config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", scripts().replace("%", "%%"))
-        command.upgrade(config, "head")
+    with connected(url, create=True) as database:
+        with database.transaction() as connection:
+            if not database.sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": UPGRADE_LOCK})
+            revision = found(connection)
+            if revision is not None and revision not in REVISIONS:
+                raise SchemaNewer(database.name, revision, HEAD)
+            config = Config(attributes={"connection": connection})
+            config.set_main_option("script_location", scripts().replace("%", "%%"))
+            command.upgrade(config, "head")
+        database.write_ahead()
     return HEAD
 
 

@@ -16,6 +16,7 @@ from ..fsm.errors import CorruptRecord
 from ..fsm.ports import EMPTY_HEAD, AppendResult, Head, Outcome
 from .chain import CHECK_BYTES, Stored, verified
 from .database import Database
+from .listing import sound_head
 from .offer import Offer, Tenancy, refusal
 from .refusals import RECORDED
 from .tables import appends, jobs, refusals
@@ -78,6 +79,7 @@ def settle(connection: Connection, database: Database, offered: Offer) -> Append
         return AppendResult(Outcome.UNKNOWN, EMPTY_HEAD, f"there is no job {append.job}")
     sequence = append.expected.sequence
     try:
+        sound_head(append.job, found.job.head)
         before, there = surroundings(append.job, walk(connection, found.tail, sequence), sequence)
         refused = refusal(offered, found.job, before, there)
     except CorruptRecord as problem:  # the damage of one log does not keep the others from growing

@@ -11,7 +11,7 @@ from steps import Writer, admit, digest, write
 from decodelog.fsm.errors import CorruptRecord, Problem, UnknownWireTag
 from decodelog.fsm.ports import Head, Outcome
 from decodelog.store import schema
-from decodelog.store.audit import audit
+from decodelog.store.audit import audit_rows
 from decodelog.store.chain import CHECK_BYTES, StoredLog, records
 from decodelog.store.chain import digest as chain_digest
 from decodelog.store.engine import open_store
@@ -41,7 +41,7 @@ class Shown:
 
 
 def faults(log: StoredLog) -> list[tuple[int, str]]:
-    return [(fault.sequence, fault.kind) for fault in audit(Shown(log)).faults]
+    return [(fault.sequence, fault.kind) for fault in audit_rows(Shown(log)).faults]
 
 
 def changed(log: StoredLog, index: int, **fields) -> StoredLog:
@@ -57,7 +57,7 @@ def flips(value: bytes, bit: int = 1):
 
 @pytest.mark.contract("LOG-3")
 def test_a_sound_log_has_no_faults(log):
-    result = audit(Shown(log))
+    result = audit_rows(Shown(log))
     assert (result.ok, result.jobs, result.appends, result.events) == (True, 1, 47, 139)
 
 
@@ -176,10 +176,10 @@ def test_a_reader_stops_at_the_damage_and_the_audit_names_it(damaged, statement,
         list(store.read("job-1"))
     assert problem.value.job == "job-1"
     assert problem.value.sequence == sequence
-    result = audit(store)
+    result = audit_rows(store)
     assert {fault.kind for fault in result.faults} >= kinds
     assert {fault.job for fault in result.faults} <= {"job-1"}
-    assert audit(store, "job-2").ok
+    assert audit_rows(store, "job-2").ok
     assert len(list(store.read("job-2"))) == 3
 
 
@@ -209,7 +209,7 @@ def test_a_sound_record_of_a_later_release_is_an_unknown_wire_tag(damaged):
     with pytest.raises(UnknownWireTag, match="event 5 of job job-2 has wire tag 99"):
         list(store.read("job-2"))
     assert row.head.sequence == 7
-    assert [fault.kind for fault in audit(store, "job-2").faults] == ["payload"]
+    assert [fault.kind for fault in audit_rows(store, "job-2").faults] == ["payload"]
 
 
 @pytest.mark.contract("LOG-2", "LOG-3")
@@ -234,7 +234,7 @@ def test_a_sqlite_file_with_any_byte_changed_gives_what_was_stored_or_a_typed_er
                 found += 1
         with suppress(Problem), closing(open_store(f"sqlite:///{copy}")) as damaged:
             damaged.rows()
-            audit(damaged)
+            audit_rows(damaged)
             damaged.append([Writer(job, Head(1, digest("x"))).step() for job in expected])
     assert found > 25
 

@@ -19,7 +19,7 @@ from steps import IDENTITY, Writer, digest, envelope
 from decodelog.fsm.errors import Problem
 from decodelog.fsm.ports import EMPTY_HEAD, Append, Command, Head
 from decodelog.store import schema
-from decodelog.store.audit import audit
+from decodelog.store.audit import audit_rows
 from decodelog.store.engine import open_store
 from decodelog.store.memory_log import MemoryStore
 
@@ -63,7 +63,7 @@ class StoresAgree(RuleBasedStateMachine):
         self.store = open_store(f"sqlite:///{self.folder / 'decodelog.db'}")
 
     def teardown(self):
-        assert audit(self.store).ok
+        assert audit_rows(self.store).ok
         self.store.close()
         shutil.rmtree(self.folder)
 

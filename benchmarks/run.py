@@ -25,7 +25,7 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "control": (control, 5),
     "folding": (folding, 5),
     "size": (size, 1),
-    "position": (position, 3),
+    "position": (position, 5),
 }
 """The families of figures: what measures each, and its rounds."""
 

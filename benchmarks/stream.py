@@ -13,6 +13,7 @@ from databases import MEMORY, folder, sqlite_url, store_at
 from jobs import engine_of, seconds
 from measuring import Figures, median_ratio, medians, take_turns
 from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.utils import logging
 
 from decodelog.fsm.draft import Draft
 from decodelog.fsm.ports import Store
@@ -117,6 +118,7 @@ class Theirs:
     """transformers on the same directory: its own attention, its own cache, greedy, no end but the length."""
 
     def __init__(self, directory: Path) -> None:
+        logging.disable_progress_bar()
         self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
 
     @torch.inference_mode()

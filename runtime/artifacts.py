@@ -79,7 +79,7 @@ def find_model(name_or_directory: str, home: Path) -> Path:
     if name_or_directory not in RELEASES:
         raise UnknownModel(name_or_directory, sorted(RELEASES))
     directory = _place(name_or_directory, home)
-    if not (directory / MANIFEST).is_file():
+    if not _is_fetched(directory):
         raise ModelNotFetched(name_or_directory)
     return directory
 
@@ -89,7 +89,7 @@ def list_models(home: Path) -> list[ModelListing]:
     listings = []
     for name in sorted(RELEASES):
         place = _place(name, home)
-        fetched = (place / MANIFEST).is_file()
+        fetched = _is_fetched(place)
         size = sum(path.stat().st_size for path in place.iterdir()) if fetched else 0
         listings.append(ModelListing(name, place, fetched, size))
     return listings
@@ -167,6 +167,14 @@ def _place(name: str, home: Path) -> Path:
     return home / "models" / name
 
 
+def _is_fetched(place: Path) -> bool:
+    """Whether a model is there; in a folder that cannot be entered none is, and fetching it says why."""
+    try:
+        return (place / MANIFEST).is_file()
+    except OSError:
+        return False
+
+
 def _build(name: str, scratch: Path, source: Path | None, report: Callable[[str], None]) -> Path:
     """Download, check and convert inside `scratch`; returns the finished directory, on disk."""
     release, target = RELEASES[name], scratch / "model"
@@ -225,7 +233,7 @@ def _manifest(directory: Path) -> dict[str, Any]:
     manifest = read_json(path) if path.is_file() else {"files": {}}
     files = manifest.get("files")
     entries = files.values() if isinstance(files, dict) else (None,)
-    if not all(isinstance(entry, dict) and _ENTRY <= entry.keys() for entry in entries):
+    if not all(isinstance(entry, dict) and entry.keys() >= _ENTRY for entry in entries):
         raise BrokenArtifact(str(path), "does not list each file's hash, size and time")
     return manifest
 

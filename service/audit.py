@@ -37,8 +37,8 @@ class Report(NamedTuple):
 def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
     """Prove chain, sequence, receipts, frontiers, replay and listing of each job. Errors: UnknownJob.
 
-    Rows that are not what was appended are all named, and their jobs not replayed. Jobs that run meanwhile are audited as far as
-    they were when they were read.
+    Rows that are not what was appended are all named, and their jobs not replayed. Jobs that run meanwhile are audited
+    as far as they were when they were read.
     """
     if jobs is None:
         stored = [audit_rows(log)]

@@ -27,7 +27,7 @@ from ..fsm.errors import (
 )
 
 BUSY_TIMEOUT_MS = 10_000
-WRITE_AHEAD_TRIES = 10
+WRITE_AHEAD_TRIES = 5
 SQLITE_MIN = (3, 35, 0)  # the first with RETURNING
 
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}

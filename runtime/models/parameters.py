@@ -1,7 +1,7 @@
 """A decoder's parameters, in the form that its calls use.
 
 Projections are kept [in, out], the faster way round for few rows, and fused where they read the same rows (q, k, v;
-gate, up). Each takes the weight of the norm before it, and the factor sqrt(width) of that norm's formula, into its rows.
+gate, up). Their rows carry the weight of the norm before them, and the factor sqrt(width) of that norm's formula.
 The query and key columns of a head are ordered so that the two members of a rotary pair lie side by side.
 """
 
@@ -103,4 +103,4 @@ def _take_block(config: DecoderConfig, take: Take, norm: Take, dtype: torch.dtyp
 
 def _pairs(values: Tensor, head_dim: int) -> Tensor:
     """Reorder each head's rows from [first half | second half] to (0, d/2, 1, d/2 + 1, ...)."""
-    return values.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).reshape(values.shape)
+    return values.view(-1, 2, head_dim // 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)

@@ -48,8 +48,6 @@ _NOT_FINITE = {"nan": torch.nan, "infinity": torch.inf}
 class ScriptedText:
     """Bytes as tokens. `pieces` holds the exact bytes of every id."""
 
-    leading_space_dropped = False
-
     def __init__(self, further: Sequence[Piece]) -> None:
         self.pieces = (*(bytes([byte]) for byte in range(256)), *SPECIALS, *(piece.content for piece in further))
         special = (index for index, piece in enumerate(further, 256 + len(SPECIALS)) if piece.special)

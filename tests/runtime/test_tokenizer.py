@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
@@ -42,6 +42,18 @@ def real(directory: Path) -> TextInterface:
 
 @pytest.fixture(scope="session")
 def sentence_piece(tmp_path_factory: pytest.TempPathFactory) -> TextInterface:
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    return sentence_piece_of(tmp_path_factory.mktemp("sentence-piece"), steps)
+
+
+@pytest.fixture(scope="session")
+def metaspace(tmp_path_factory: pytest.TempPathFactory) -> TextInterface:
+    """The same, decoded the other way that SentencePiece vocabularies are."""
+    steps = [decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="first", split=False)]
+    return sentence_piece_of(tmp_path_factory.mktemp("metaspace"), steps)
+
+
+def sentence_piece_of(directory: Path, steps: list[decoders.Decoder]) -> TextInterface:
     """A SentencePiece-like tokenizer: visible spaces, byte fallback, a BOS from the post-processor, an unused id."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁a", "▁b", "▁▁", "é"]
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
@@ -51,9 +63,7 @@ def sentence_piece(tmp_path_factory: pytest.TempPathFactory) -> TextInterface:
     tokenizer.add_tokens([AddedToken("plain words", normalized=False, special=False)])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     tokenizer.decoder = decoders.Sequence(steps)
-    directory = tmp_path_factory.mktemp("sentence-piece")
     tokenizer.save(str(directory / "tokenizer.json"))
     return load_text(directory, len(pieces) + 4)
 
@@ -110,7 +120,6 @@ def test_text_survives_token_by_token(real: TextInterface) -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_characters="▁")))
 def test_byte_fallback_pieces_join_to_the_text_behind_its_dummy_space(sentence_piece: TextInterface, text: str) -> None:
     ids = sentence_piece.encode(text, add_special_tokens=False)
-    assert sentence_piece.leading_space_dropped
     assert joined(sentence_piece, ids).decode().removeprefix(" ") == text.removeprefix(" ")
 
 
@@ -123,6 +132,35 @@ def test_byte_fallback_ids_join_to_the_tokenizers_own_decoding(sentence_piece: T
     except UnicodeDecodeError:
         return
     assert text.removeprefix(" ") == sentence_piece.decode(ids)
+
+
+def continues(text: TextInterface, prompt: list[int], ids: list[int]) -> bool:
+    return text.decode([*prompt, *ids]) == text.decode(prompt) + joined(text, ids).decode()
+
+
+WHOLE = st.one_of(  # ids that end between characters: a token of its own, or the bytes of one character
+    st.sampled_from([0, 1, 2, *range(259, 267)]).map(lambda index: [index]),
+    st.characters(codec="utf-8").map(lambda character: [3 + byte for byte in character.encode()]),
+)
+SPELLED = st.lists(WHOLE, min_size=1, max_size=8).map(lambda parts: [index for part in parts for index in part])
+
+
+@pytest.mark.contract("OUT-1")
+@given(prompt=SPELLED, ids=SPELLED)
+@example(prompt=[1], ids=[262])
+@example(prompt=[259], ids=[262, 263])
+def test_a_continuations_pieces_are_what_the_whole_decoding_adds_to_the_prompts(
+    sentence_piece: TextInterface, metaspace: TextInterface, prompt: list[int], ids: list[int]
+) -> None:
+    assert continues(sentence_piece, prompt, ids)
+    assert continues(metaspace, prompt, ids)
+
+
+@pytest.mark.contract("OUT-1")
+@given(prompt=st.text(" aé日😀\n", min_size=1), continuation=st.text(" aé日😀\n", min_size=1))
+def test_the_same_holds_for_a_byte_level_vocabulary(real: TextInterface, prompt: str, continuation: str) -> None:
+    first, then = (real.encode(text, add_special_tokens=False) for text in (prompt, continuation))
+    assert continues(real, first, then)
 
 
 @pytest.mark.contract("OUT-1")
@@ -254,6 +292,9 @@ def test_where_a_template_is_looked_for(tmp_path: Path, directory: Path) -> None
     assert templated(tmp_path, directory, named).apply_chat_template([]) == "d"
     (tmp_path / "chat_template.jinja").write_text("file")
     assert template_of(tmp_path) == "file"
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(BrokenArtifact, match="chat_template"):
+        template_of(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
     with pytest.raises(NoChatTemplate, match=tmp_path.name):
         templated(tmp_path, directory, None).apply_chat_template([])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 
 import pytest
@@ -15,6 +16,7 @@ from decodelog.fsm.errors import (
     DatabaseUnavailable,
     Rejected,
     SchemaMissing,
+    SchemaNewer,
     Transient,
     UnsupportedDatabase,
 )
@@ -74,6 +76,57 @@ def test_a_directory_and_a_file_of_something_else_are_no_databases(tmp_path):
                 ask(f"sqlite:///{path}")
             assert problem.value.reason == reason
     assert note.read_text().startswith("not a database")
+
+
+@pytest.mark.contract("LOG-2")
+@pytest.mark.parametrize("later", [False, True])
+def test_a_database_that_was_refused_is_not_changed(tmp_path, later):
+    """Neither another program's, nor one of a later release."""
+    file = tmp_path / "other.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("CREATE TABLE notes (text)")
+        other.execute("INSERT INTO notes VALUES ('not ours')")
+        if later:
+            other.execute("CREATE TABLE alembic_version (version_num)")
+            other.execute("INSERT INTO alembic_version VALUES ('0999')")
+    before = file.read_bytes()
+    for ask in (open_store, schema.check, *([schema.upgrade] if later else [])):
+        with pytest.raises(SchemaNewer if later else SchemaMissing):
+            ask(f"sqlite:///{file}")
+        assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["other.db"]
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_store_writes_ahead_also_where_someone_has_changed_the_file_s_mode(sqlite_url):
+    file = sqlite_url.removeprefix("sqlite:///")
+
+    def mode(pragma="journal_mode"):
+        with closing(sqlite3.connect(file)) as other:
+            return other.execute(f"PRAGMA {pragma}").fetchone()[0]
+
+    assert mode() == "wal"
+    assert mode("journal_mode = DELETE") == "delete"
+    schema.check(sqlite_url)
+    assert mode() == "delete"
+    open_store(sqlite_url).close()
+    assert mode() == "wal"
+
+
+@pytest.mark.contract("LOG-2")
+def test_the_mode_of_a_file_is_changed_when_those_who_write_it_have_ended(sqlite_url):
+    file = sqlite_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseLocked, match="try again"):
+            open_store(sqlite_url, busy_timeout_ms=50)
+        end = threading.Timer(0.1, other.execute, ["ROLLBACK"])
+        end.start()
+        open_store(sqlite_url).close()
+        end.join()
+    with closing(sqlite3.connect(file)) as other:
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 @pytest.mark.contract("LOG-2")

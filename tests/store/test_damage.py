@@ -184,6 +184,90 @@ def test_a_reader_stops_at_the_damage_and_the_audit_names_it(damaged, statement,
 
 
 @pytest.mark.contract("LOG-3")
+def test_a_status_that_there_is_not_damages_one_listing_and_no_other(damaged):
+    store, damage = damaged
+    damage("UPDATE jobs SET status = 'LOST' WHERE id = 1")
+    assert [row.job for row in store.rows()] == ["job-2"]
+    with pytest.raises(CorruptRecord, match="job-1 is damaged at event 91: the job's row has status 'LOST'"):
+        store.row("job-1")
+    result = audit_rows(store)
+    assert [(fault.job, fault.kind, fault.detail) for fault in result.faults] == [
+        ("job-1", "listing", "the job's row has status 'LOST'")
+    ]
+    assert (result.jobs, result.events) == (2, 91 + 7)
+    assert audit_rows(store, "job-1").faults == result.faults
+    assert len(list(store.read("job-1"))) == 31  # the log itself is sound
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("prompt = 'many'", "prompt 'many'"),
+        ("output = 1.5", "output 1.5"),
+        ("sequence = 'x'", "sequence 'x'"),
+        ("chain = 'x'", "chain 'x'"),
+        ("fence = 'x'", "fence 'x'"),
+        ("created_ms = x'00'", r"created_ms b'\x00'"),
+        ("lease_until_ms = 'soon'", "lease_until_ms 'soon'"),
+        ("owner = x'01'", r"owner b'\x01'"),
+        ("model = CAST(x'6dff' AS TEXT)", r"model 'm\udcff'"),
+        ("identity = x'02'", r"identity b'\x02'"),
+    ],
+)
+def test_a_value_of_another_type_damages_one_listing_and_no_other(sqlite_url, change, told):
+    """SQLite keeps it in any column, also the ones that the log's head is read from."""
+    store = open_store(sqlite_url)
+    write(store, admit(store), 3)
+    sound = write(store, admit(store, "job-2"), 2)
+    with store._database.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE jobs SET {change} WHERE id = 1")
+    assert [row.job for row in store.rows()] == ["job-2"]
+    with pytest.raises(CorruptRecord) as problem:
+        store.row("job-1")
+    assert (problem.value.job, problem.value.reason) == ("job-1", f"the job's row has {told}")
+    for result in (audit_rows(store), audit_rows(store, "job-1")):
+        assert ("job-1", 10, "listing", f"the job's row has {told}") in result.faults
+        assert {fault.job for fault in result.faults} == {"job-1"}
+    with suppress(CorruptRecord):
+        list(store.read("job-1"))
+    damaged = Writer("job-1", Head(1, digest("x")))
+    assert [result.outcome for result in store.append([damaged.step(), sound.step()])][1] is Outcome.APPENDED
+    store.close()
+
+
+@pytest.mark.contract("LOG-3")
+def test_a_name_that_is_no_text_is_told_as_far_as_it_can_be_read(sqlite_url):
+    store = open_store(sqlite_url)
+    admit(store)
+    admit(store, "job-2")
+    with store._database.transaction() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET job = CAST(x'6a6fff' AS TEXT) WHERE id = 1")
+    assert [row.job for row in store.rows()] == ["job-2"]
+    assert {(fault.job, fault.kind) for fault in audit_rows(store).faults} == {("jo\\udcff", "listing")}
+    store.close()
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize("column", ["first", "last", "fence", "key", "chain", "payload"])
+@pytest.mark.parametrize("payload", ["payload", "x'c1'"])
+def test_a_value_of_another_type_in_an_append_is_a_fault_and_not_the_end_of_the_audit(sqlite_url, column, payload):
+    """Also where the payload does not tell what the column should."""
+    store = open_store(sqlite_url)
+    write(store, admit(store), 5)
+    write(store, admit(store, "job-2"), 2)
+    with store._database.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE appends SET payload = {payload} WHERE job_id = 1 AND first = 5")
+        connection.exec_driver_sql(f"UPDATE appends SET {column} = 'x' WHERE job_id = 1 AND first = 5")
+    result = audit_rows(store)
+    assert {fault.job for fault in result.faults} == {"job-1"}
+    assert {fault.sequence for fault in result.faults} & {5, 6, 7, 8}
+    assert result.jobs == 2
+    assert 4 + 7 <= result.events <= 16 + 7
+    store.close()
+
+
+@pytest.mark.contract("LOG-3")
 def test_a_broken_link_is_found_from_any_sequence_before_it(damaged):
     store, damage = damaged
     damage("UPDATE appends SET prev = NULL WHERE job_id = 1 AND first = 86")

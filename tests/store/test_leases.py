@@ -182,18 +182,20 @@ def test_heartbeats_and_appends_of_one_worker_do_not_get_in_each_other_s_way(sto
     writers = [admit(store, f"job-{number}") for number in range(8)]
     store.claim("worker-1", HOUR_MS, 8)
     writers = [replace(writer, fence=1) for writer in writers]
-    beating = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
     beats = []
 
     def beat():
         other = store if store_url == "memory://" else open_store(store_url)
-        while not beating.is_set():
+        while not ended.is_set():
             beats.append(other.heartbeat("worker-1", HOUR_MS))
+            begun.set()
         other.close()
 
     thread = threading.Thread(target=beat)
     thread.start()
     try:
+        assert begun.wait(30)
         for turn in range(25):
             # In another order each time: what waits for locks must not depend on it.
             order = writers[turn % 8 :] + writers[: turn % 8]
@@ -201,6 +203,6 @@ def test_heartbeats_and_appends_of_one_worker_do_not_get_in_each_other_s_way(sto
             assert {result.outcome for result in results} == {Outcome.APPENDED}
             writers = sorted((w.at(r.head) for w, r in zip(order, results, strict=True)), key=lambda w: w.job)
     finally:
-        beating.set()
+        ended.set()
         thread.join()
     assert set(beats) == {frozenset(f"job-{number}" for number in range(8))}

@@ -146,6 +146,7 @@ class StoresAgree(RuleBasedStateMachine):
 
         self.both(listing)
         self.both(lambda store: store.owners())
+        self.both(lambda store: store.waiting(None, {"job-1"}))
         self.both(lambda store: store.pending({"job-1", "job-2", "job-3"}))
 
     @invariant()

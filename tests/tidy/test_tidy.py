@@ -104,6 +104,46 @@ def test_lines_are_searched_for_what_they_must_not_say(line: str, is_found: str)
     )
 
 
+def declared(*extras: str) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
+    return {rules.distribution(requirement) for requirements in lists for requirement in requirements}
+
+
+def test_what_is_installed_is_what_the_shipped_modules_import() -> None:
+    modules = rules.shipped(ROOT)
+    broken = [place for module in modules for place in rules.undeclared(module, declared())]
+    assert not broken, "\n".join(broken)
+    imported = {rules.distribution(name.split(".")[0]) for module in modules for _, name in rules.imports(module)}
+    assert declared() - imported == set()
+
+
+@pytest.mark.parametrize(
+    ("folders", "extras"),
+    [(("tests", "tools"), ("test",)), (("benchmarks", "tools"), ("bench",)), (("examples",), ())],
+)
+def test_an_extra_has_what_its_folders_import(folders: tuple[str, ...], extras: tuple[str, ...]) -> None:
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    own = {path.stem for folder in ("benchmarks", "tests", "tools") for path in (ROOT / folder).rglob("*.py")}
+    modules = [Module(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths]
+    broken = [place for module in modules for place in rules.undeclared(module, declared(*extras), own)]
+    assert not broken, "\n".join(broken)
+
+
+def test_an_undeclared_import_is_found() -> None:
+    source = "import os, torch.nn\nfrom pydantic_core import PydanticCustomError\nfrom .torch import x\nimport own"
+    module = Module("runtime/engine.py", source)
+    assert list(rules.undeclared(module, {"torch", "pydantic"}, {"own"})) == []
+    assert len(list(rules.undeclared(module, {"torch"}, {"own"}))) == 1
+    assert len(list(rules.undeclared(module, {"pydantic"}))) == 2
+
+
+def test_the_architecture_says_why_each_dependency_is_here() -> None:
+    rows = (ROOT / "docs/architecture.md").read_text("utf-8").partition("## Dependencies")[2].splitlines()
+    named = {name.strip() for row in rows if row.startswith("| ") for name in row.split("|")[1].split(",")}
+    assert {name for name in named if name.strip("-")} == declared() | {"library"}
+
+
 def test_every_package_folder_is_listed_for_the_wheel_and_typed() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"]
     folders = {module.path.rsplit("/", 1)[0] for module in rules.shipped(ROOT)}

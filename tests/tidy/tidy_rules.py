@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ NEVER_THESE = {
     "runtime": {"alembic", "psycopg", "sqlalchemy", "sqlite3"},
     "store": {"gguf", "safetensors", "tokenizers", "torch", "transformers"},
 }
+INSTALLED_AS = {"pydantic_core": "pydantic"}  # where a package comes with one of another name
 MACHINE = "fsm/machine.py"  # the one file that knows the state machine library
 CLOCKED = ("runtime/worker.py", "service/")  # where the wall clock may be read
 
@@ -110,6 +111,20 @@ def dependency(module: Module) -> Iterator[str]:
             allowed = only is None or parts[0] in only or parts[0] in sys.stdlib_module_names
         if not allowed:
             yield f"{module.path}:{line} imports {name}"
+
+
+def distribution(requirement: str) -> str:
+    """What an import or a requirement is installed as, in the index's own spelling."""
+    name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+    return INSTALLED_AS.get(name, re.sub(r"[-_.]+", "-", name).lower())
+
+
+def undeclared(module: Module, declared: set[str], own: Set[str] = frozenset()) -> Iterator[str]:
+    """Imports of packages that nobody asked to be installed; `own` are the module names of the tree itself."""
+    for line, name in imports(module):
+        package = name.split(".")[0]
+        if package not in sys.stdlib_module_names | own | {"decodelog"} and distribution(package) not in declared:
+            yield f"{module.path}:{line} imports {package}, which pyproject.toml does not declare"
 
 
 def size(module: Module) -> Iterator[str]:

@@ -84,6 +84,9 @@ KINDS_MAX: Final = 32
 # ---- relations between them -----------------------------------------------------------------------------------
 
 _ID_DIGITS_MAX: Final = len(str(VOCABULARY_SIZE_MAX))
+# Long enough for any digest or name that a caller makes keys of; the key is indexed, so it stays short.
+IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
+
 # Two bytes for a mask entry and its comma, one comma an id; a control character of a stop string takes six bytes.
 _ENVELOPE_BYTES_MAX: Final = (
     PROMPT_TOKENS_MAX * (_ID_DIGITS_MAX + 1 + 2)

@@ -75,6 +75,7 @@ class Session:
         verify_binding(arena, decoder.abi, decoder.binding(), decoder.config.context, decoder.device)
         self.decoder, self.arena, self.width, self.prefill_chunk = decoder, arena, width, prefill_chunk
         self.work = Work()
+        self._workspace = decoder.workspace(width)
         self._parameters = decoder.parameters()
         self._revisions = arena.binding.revisions
         self._event = 0
@@ -240,7 +241,7 @@ class Session:
         while batch := list(islice(pending, self.width)):
             segments = [Segment(calls[index].lane.slot, rows[index].passport.start, 1) for index, _ in batch]
             tokens = [token for _, token in batch]
-            evidence = self.decoder.forward(self.arena, tokens, segments, self.width, self._event)
+            evidence = self.decoder.forward(self.arena, self._workspace, tokens, segments, self._event)
             places.update((index, (evidence, place)) for place, (index, _) in enumerate(batch))
         return [places[index] for index in range(len(calls))]
 
@@ -252,7 +253,8 @@ class Session:
         for start in starts:
             chunk, last = list(call.tokens[start : start + size]), start == starts[-1]
             segment = Segment(passport.slot, start, len(chunk))
-            evidence = self.decoder.forward(self.arena, chunk, [segment], len(chunk), self._event, head=last)
+            work = self.decoder.workspace(len(chunk))
+            evidence = self.decoder.forward(self.arena, work, chunk, [segment], self._event, head=last)
             stages &= evidence.stages | (0 if last else self.decoder.head_stages)
             landed &= evidence.landed[0]
         evidence.stages, evidence.landed[0] = stages, landed

@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
     @property
     def ok(self) -> bool:
         same = self.identity is not None and self.identical_tokens and self.identical_text
-        return same and self.audited.ok and not self.committed_twice
+        return same and self.kills == len(KILL_AFTER) and self.audited.ok and not self.committed_twice
 
     def as_json(self) -> dict[str, Any]:
         return {"ok": self.ok} | self._asdict() | {"audited": self.audited.as_json()}

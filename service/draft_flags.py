@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from ..fsm.errors import ConflictingFlags, LimitExceeded, UnreadableInput
-from ..fsm.limits import REQUEST_BYTES_MAX
+from ..fsm.limits import NUMBER_BYTES_MAX, REQUEST_BYTES_MAX
 
 if TYPE_CHECKING:
     from ..fsm.draft import Draft
@@ -135,7 +135,8 @@ def takes_draft(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _count(text: str) -> int | str:
-    return int(text) if text.removeprefix("-").isdecimal() else text
+    is_number = len(text) <= NUMBER_BYTES_MAX and text.removeprefix("-").isdecimal()
+    return int(text) if is_number else text
 
 
 def _read(path: str) -> bytes:

@@ -6,20 +6,22 @@ refused; nothing was changed. 128 and a signal's number: interrupted; jobs are k
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from ..fsm.errors import Problem
+from ..fsm.errors import Problem, SchemaViolation
 from . import terminal
 
 FAILED = 1
 REFUSED = 2
 INTERRUPTED = 128
+DEBUG = "DECODELOG_DEBUG"
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]  # the library's own class is not public
 
@@ -37,11 +39,13 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["json"] = "--json" in args
+        ctx.meta["arguments"] = tuple(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         as_json: bool = ctx.meta["json"]
         try:
+            check_arguments(ctx.meta["arguments"])
             return super().invoke(ctx)
         except Problem as problem:
             report(problem.facts(), as_json)
@@ -56,8 +60,26 @@ class Commands(TyperGroup):
         except BrokenPipeError as error:
             terminal.abandon_stdout()
             raise typer.Exit(INTERRUPTED + signal.SIGPIPE) from error
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            if DEBUG in os.environ:
+                raise
+            advice = f"the log is whole: run `decodelog doctor`, or set {DEBUG}=1 to see where"
+            message = f"{type(error).__name__}: {error}; {advice}"
+            report({"code": "unexpected", "message": message}, as_json)
+            raise typer.Exit(FAILED) from error
         except KeyboardInterrupt as stop:
             raise typer.Exit(getattr(stop, "exit_code", INTERRUPTED + signal.SIGINT)) from stop
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse an argument that is not UTF-8: it could be neither stored nor shown as it was given."""
+    for index, argument in enumerate(arguments, 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise SchemaViolation(f"argument {index}", "it is not UTF-8") from error
 
 
 def report(facts: dict[str, Any], as_json: bool) -> None:

@@ -12,6 +12,9 @@ import socket
 from collections.abc import Collection
 from pathlib import Path
 
+PID_DIGITS_MAX = 10
+UNKNOWN = "unknown"
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
@@ -19,7 +22,7 @@ _PID_NAMESPACE = Path("/proc/self/ns/pid")
 def new_worker_name() -> str:
     """The name of this process's next worker; no two are equal."""
     pid = os.getpid()
-    return f"{_machine()}/{pid}/{_started(pid) or 0}/{secrets.token_hex(4)}"
+    return f"{_machine()}/{pid}/{_started(pid) or UNKNOWN}/{secrets.token_hex(4)}"
 
 
 def dead_workers(names: Collection[str]) -> frozenset[str]:
@@ -29,10 +32,16 @@ def dead_workers(names: Collection[str]) -> frozenset[str]:
 
 def _is_dead(name: str) -> bool:
     machine, pid, started = [*name.rsplit("/", 3), "", ""][:3]
-    if machine != _machine() or not pid.isdigit():
+    if machine != _machine() or not pid.isdecimal() or len(pid) > PID_DIGITS_MAX:
         return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # It runs, as another user; the system may hide the rest from us.
     now = _started(int(pid))
-    return now is None or str(now) != started
+    return now is not None and started != UNKNOWN and now != started
 
 
 def _machine() -> str:
@@ -42,23 +51,11 @@ def _machine() -> str:
     return f"{socket.gethostname()}/{boot}/{space}"
 
 
-def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None where it does not run (a zombie does not), 0 unknown."""
+def _started(pid: int) -> str | None:
+    """When a process started, in clock ticks since boot, or "ended" for a zombie; None where that cannot be read."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # the second where it ends while it is read
-        return _alive(pid)
+    except OSError:
+        return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def _alive(pid: int) -> int | None:
-    if _BOOT_ID.exists():
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        return 0
-    return 0
+    return "ended" if fields[0] in "ZX" else fields[19]

@@ -20,8 +20,11 @@ def home() -> Path:
 
 def lasting_name(given: str) -> str:
     """A name that means the same model to a worker that runs elsewhere: directories are made absolute."""
-    directory = Path(given).expanduser()
-    is_model = (directory / CONFIG_FILE).is_file() or (directory / SCRIPT_FILE).is_file()
+    try:
+        directory = Path(given).expanduser()
+        is_model = (directory / CONFIG_FILE).is_file() or (directory / SCRIPT_FILE).is_file()
+    except (OSError, RuntimeError):  # no path at all: too long, or in the home of a user that is not there
+        return given
     return str(directory.resolve()) if is_model else given
 
 
@@ -48,7 +51,7 @@ class Models:
 
     def _read(self, name: str) -> Model:
         # torch takes a second to import; commands that only read the log do not pay for it.
-        if (Path(name) / SCRIPT_FILE).is_file():
+        if is_script(name):
             from ..runtime.models.scripted import load_scripted
 
             return load_scripted(Path(name))
@@ -56,3 +59,11 @@ class Models:
         from ..runtime.native import NativeModel
 
         return NativeModel(find_model(name, self._home), self._lanes)
+
+
+def is_script(name: str) -> bool:
+    """Whether a directory of that name holds a scripted model."""
+    try:
+        return (Path(name) / SCRIPT_FILE).is_file()
+    except OSError:
+        return False

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from ..fsm.draft import Draft
 from ..fsm.envelope import Envelope, admit, first_difference
-from ..fsm.errors import IdempotencyConflict
+from ..fsm.errors import IdempotencyConflict, LimitExceeded, SchemaViolation
 from ..fsm.events import RequestAdmitted
-from ..fsm.limits import SEED_MAX
+from ..fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX, SEED_MAX
 from ..fsm.ports import Store
 from ..fsm.seal import seal
 from ..runtime.model import Model
@@ -37,6 +37,7 @@ def submit(
     With an idempotency key the same request attaches to the job that has it, running or finished; another request is
     an IdempotencyConflict that names the first field that differs.
     """
+    check_key(idempotency_key)
     envelope = seal(draft, model.facts, model.runtime, model.text, fresh_seed(idempotency_key))
     job = new_job_name(now_ms)
     admitted = RequestAdmitted(job, envelope.canonical_bytes())
@@ -46,6 +47,20 @@ def submit(
         conflict.field = first_difference(_envelope_of(store, conflict.job), envelope) or conflict.field
         raise
     return Submitted(admission.job, envelope, admission.created)
+
+
+def check_key(idempotency_key: str | None) -> None:
+    """Refuse a key that is empty, longer than its limit, or not text."""
+    if idempotency_key is None:
+        return
+    if not idempotency_key or "\0" in idempotency_key:
+        raise SchemaViolation("idempotency_key", "it must be a text of at least one character, none of them NUL")
+    try:
+        size = len(idempotency_key.encode())
+    except UnicodeEncodeError as error:
+        raise SchemaViolation("idempotency_key", "it holds characters that are no Unicode text") from error
+    if size > IDEMPOTENCY_KEY_BYTES_MAX:
+        raise LimitExceeded("idempotency_key_bytes", size, IDEMPOTENCY_KEY_BYTES_MAX)
 
 
 def fresh_seed(idempotency_key: str | None) -> int:

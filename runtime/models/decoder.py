@@ -1,12 +1,11 @@
 """The native decoder: RMSNorm, rotary positions, grouped query heads, SwiGLU (Llama 2, arXiv:2307.09288).
 
-Axes throughout: R rows of one call, W width of the residual stream, Q query heads, H key/value heads, G = Q / H,
-D head_dim, T positions that a row sees, V vocabulary.
+Axes throughout: R rows of one call, W width of the residual stream, Q query heads, H key/value heads, D head_dim,
+V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +19,9 @@ from ..caches.abi import Binding, CacheAbi
 from ..caches.arena import Arena, Window
 from ..rosters import Evidence, Owner, Roster
 from .config import DecoderConfig, read_config
-from .parameters import Block, Parameters, take_parameters
+from .parameters import Parameters, take_parameters
 from .weights import Checkpoint
+from .workspace import Workspace
 
 INFERENCE_MODE = True  # of every call; the scores are inference tensors: read them, do not write into them
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -75,112 +75,65 @@ class Decoder:
 
     # ---- the call --------------------------------------------------------------------------------------------------
 
+    def workspace(self, rows: int) -> Workspace:
+        """Scratch for calls of `rows` rows; its owner makes one call at a time."""
+        return Workspace(self.config, rows, self.dtype, self.device)
+
     @torch.inference_mode(INFERENCE_MODE)
     def forward(
-        self, arena: Arena, tokens: Sequence[int], segments: Sequence[Segment], rows: int, event: int, head: bool = True
+        self,
+        arena: Arena,
+        work: Workspace,
+        tokens: Sequence[int],
+        segments: Sequence[Segment],
+        event: int,
+        head: bool = True,
     ) -> Evidence:
         """Compute the segments' rows and write their keys and values at their physical positions.
 
+        work      as many rows as every matrix product has: those beyond the tokens are dummies, so that one row's
+                  result does not depend on how many others there are
         tokens    the segments' token ids, one after the other, in 0..V
-        segments  at least one; each within its slot's storage, each slot at most once
-        rows      rows of every matrix product, at least len(tokens): dummy rows fill up, so that one row's result does
-                  not depend on how many others there are
+        segments  one of any number of rows, or any number of one row each; in distinct slots, within their storage
         event     recorded as the completion event once the device has finished
         head      False computes keys and values only
         returns   scores [len(segments), V] float32, of each segment's last row, and what was completed.
         Changes no logical state: only rows at or beyond `start` are written. Deterministic for one number of threads.
         """
-        x = self._embed(tokens, rows)
-        turns = self._turns(segments, rows - len(tokens))
-        storage = [arena.window(*segment) for segment in segments]
-        idle = x.new_zeros(rows - len(tokens), self.config.heads * self.config.head_dim)
+        work.load(torch.tensor(tokens, device=self.device), self.weights)
+        turns = self._turns(segments, work.rows - len(tokens))
+        windows = [arena.window(*segment) for segment in segments]
+        mask = _mask(segments[0], self.device)
         evidence = Evidence(None, 1, [0] * len(segments), [])
         for index, block in enumerate(self.weights.blocks):
-            self._block(block, x, turns, segments, [window[index] for window in storage], idle)
-            evidence.stages |= 2 << index
+            _project(work.normalise(), block.query_key_value, block.query_key_value_bias, work.qkv)
+            work.turn(turns)
+            if len(tokens) == len(segments):
+                mixed = _attend_rows(work, [window[index] for window in windows])
+            else:
+                mixed = _attend_block(work, windows[0][index], mask)
             evidence.landed = [landed | 3 << 2 * index for landed in evidence.landed]
+            _add_projection(work.residual, mixed, block.output, block.output_bias)
+            _project(work.normalise(), block.gate_up, block.gate_up_bias, work.gate_up)
+            hidden = F.silu(work.gate, inplace=True).mul_(work.up)
+            _add_projection(work.residual, hidden, block.down, block.down_bias)
+            evidence.stages |= 2 << index
         if head:
-            self._score(x, segments, evidence)
+            self._score(work, segments, evidence)
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
         evidence.event = event
         return evidence
 
-    def _embed(self, tokens: Sequence[int], rows: int) -> Tensor:
-        """The residual stream [R, W + 1]: embeddings, zero in dummy rows, and a last column for `_normal`."""
-        width = self.config.width
-        x = self.weights.embedding.new_zeros(rows, width + 1)
-        x[:, width] = math.sqrt(width * self.config.rms_eps)
-        x[: len(tokens), :width] = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding)
-        return x
-
-    def _block(
-        self,
-        block: Block,
-        x: Tensor,
-        turns: Tensor,
-        segments: Sequence[Segment],
-        storage: Sequence[Window],
-        idle: Tensor,
-    ) -> None:
-        """One layer over the rows of the residual stream, in place."""
-        config = self.config
-        qkv = _project(self._normal(x), block.query_key_value, block.query_key_value_bias)
-        turned = self._turn(qkv, turns)
-        if len(segments) == 1 and not len(idle):
-            mixed = self._attend(segments[0], turned, storage[0])
-        else:
-            parts = turned.split_with_sizes([*(segment.rows for segment in segments), len(idle)])
-            mixed = torch.cat([*map(self._attend, segments, parts, storage), idle])
-        stream = x.narrow(1, 0, config.width)
-        _add_projection(stream, mixed, block.output, block.output_bias)
-        gate, up = _project(self._normal(x), block.gate_up, block.gate_up_bias).chunk(2, -1)
-        _add_projection(stream, F.silu(gate).mul_(up), block.down, block.down_bias)
-
-    def _turn(self, qkv: Tensor, turns: Tensor) -> Tensor:
-        """Rotate queries and keys, values by no angle: [R, (Q + 2 H) * D] to [R, Q + 2 H, D], in place where it can."""
-        pairs = torch.view_as_complex(qkv.float().view(*turns.shape, 2)).mul_(turns)
-        return torch.view_as_real(pairs).flatten(2).to(self.dtype)
-
-    def _attend(self, segment: Segment, turned: Tensor, storage: Window) -> Tensor:
-        """Write the segment's key and value rows, then mix what its rows see: [rows, Q * D].
-
-        turned  [rows, Q + 2 H, D]: rotated queries, rotated keys, values
-        """
-        _, start, rows = segment
-        heads, kv_heads = self.config.heads, self.config.kv_heads
-        queries, fresh = turned.split_with_sizes([heads, 2 * kv_heads], 1)
-        storage.fresh.copy_(fresh)
-        if rows == 1:  # a group's queries share their keys, so they are rows of one small product: no mask, no copies
-            grouped = queries.view(1, kv_heads, heads // kv_heads, self.config.head_dim)
-            return F.scaled_dot_product_attention(grouped, storage.keys, storage.values).view(1, -1)
-        mask = None
-        if start:
-            mask = torch.ones(rows, start + rows, dtype=torch.bool, device=self.device).tril_(start)
-        mixed = F.scaled_dot_product_attention(
-            queries.transpose(0, 1)[None],
-            storage.keys,
-            storage.values,
-            mask,
-            is_causal=not start,
-            enable_gqa=heads != kv_heads,
-        )
-        return mixed[0].transpose(0, 1).reshape(rows, -1)
-
-    def _score(self, x: Tensor, segments: Sequence[Segment], evidence: Evidence) -> None:
-        """Score each segment's last row. Where all are single rows, dummies too keep their place in the product."""
-        last, row = [], -1
-        for segment in segments:
-            row += segment.rows
-            last.append(row)
-        if row + 1 > len(segments):
-            x = x[last]
-        x = self._normal(x) * self.weights.norm
-        x = x.to(self.dtype)
+    def _score(self, work: Workspace, segments: Sequence[Segment], evidence: Evidence) -> None:
+        """Score each segment's last row: of a block that is its last row, of single rows all, dummies too."""
+        last = work.normalise().mul_(self.weights.norm)
+        if segments[0].rows > 1:
+            last = last[-1:]
         # A single row takes the matrix-vector product: it is nearly twice as fast on a CPU.
-        scores = F.linear(x[0], self.weights.head)[None] if len(x) == 1 else F.linear(x, self.weights.head)
+        scores = F.linear(last[0], self.weights.head)[None] if len(last) == 1 else F.linear(last, self.weights.head)
         evidence.scores = scores[: len(segments)].float()
-        evidence.owners = [Owner(slot, start + count - 1) for slot, start, count in segments]
+        evidence.owners = [Owner(slot, start + rows - 1) for slot, start, rows in segments]
         evidence.stages |= self.head_stages
 
     def _turns(self, segments: Sequence[Segment], padding: int) -> Tensor:
@@ -194,19 +147,47 @@ class Decoder:
         moved = turns.expand(-1, self.config.heads + self.config.kv_heads, -1)
         return torch.cat((moved, torch.ones_like(turns).expand(-1, self.config.kv_heads, -1)), 1)
 
-    def _normal(self, x: Tensor) -> Tensor:
-        """Root-mean-square normalisation of the residual stream, but for the weight and a factor sqrt(W): [R, W].
 
-        x / sqrt(|x|^2 / W + eps) = sqrt(W) x / sqrt(|x|^2 + W eps): the last column holds sqrt(W eps), so the
-        divisor is the length of the whole row. Computed in float32 whatever the dtype.
-        """
-        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        return x.narrow(1, 0, self.config.width).div(size).to(self.dtype)
+def _attend_rows(work: Workspace, windows: Sequence[Window]) -> Tensor:
+    """Single rows: write each one's key and value, then mix what it sees; [R, Q * D].
+
+    A group's queries share their keys, so they are rows of one small product: no mask, no copies. Each lane has a call
+    of its own, so that its result depends on its own length only.
+    """
+    for row, window in enumerate(windows):
+        window.fresh.copy_(work.fresh[row])
+        mixed = F.scaled_dot_product_attention(work.grouped[row], window.keys, window.values)
+        if work.rows == 1:
+            return mixed.view(1, -1)
+        work.mixed[row] = mixed.view(-1)
+    return work.mixed
 
 
-def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x [R, in] times weight [in, out], plus the bias: [R, out]."""
-    return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+def _attend_block(work: Workspace, window: Window, mask: Tensor | None) -> Tensor:
+    """Consecutive rows of one lane: write their keys and values, then mix what each sees; [R, Q * D]."""
+    window.fresh.copy_(work.fresh)
+    queries = work.queries.transpose(0, 1)[None]
+    grouped = queries.shape[1] != window.keys.shape[1]
+    mixed = F.scaled_dot_product_attention(
+        queries, window.keys, window.values, mask, is_causal=mask is None, enable_gqa=grouped
+    )
+    return work.mixed.copy_(mixed[0].transpose(0, 1).flatten(1))
+
+
+def _mask(segment: Segment, device: torch.device) -> Tensor | None:
+    """Which positions each row of a block sees, [rows, stop]; None where plain causal order says it."""
+    _, start, rows = segment
+    if not start or rows == 1:
+        return None
+    return torch.ones(rows, start + rows, dtype=torch.bool, device=device).tril_(start)
+
+
+def _project(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """out [R, out] = x [R, in] times weight [in, out], plus the bias."""
+    if bias is None:
+        torch.mm(x, weight, out=out)
+    else:
+        torch.addmm(bias, x, weight, out=out)
 
 
 def _add_projection(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> None:

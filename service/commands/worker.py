@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...fsm.errors import LostTenure
 from .. import terminal
 from ..database import opened
 from ..edge import FAILED, INTERRUPTED, on_signals
@@ -94,5 +95,6 @@ class Watch:
         self.tell(f"{len(self._jobs)} jobs in hand, {self._tokens} tokens so far")
 
     def hear(self, job: str, problem: Problem) -> None:
-        self.failed += 1
+        # A job that another worker took over goes on there; nothing of it has failed.
+        self.failed += not isinstance(problem, LostTenure)
         terminal.say(f"job {job} is left to others: {problem}", style="yellow")

@@ -27,6 +27,13 @@ broken_checkpoint    broken_artifact       submit --model EMPTY --prompt x
 not_a_number         wrong_use             run --model GOOD --prompt x --top-k many
 negative_budget      schema_violation      run --model GOOD --prompt x --max-new-tokens -1
 no_budget            schema_violation      run --model GOOD --prompt x --max-new-tokens lots
+endless_budget       schema_violation      run --model GOOD --prompt x --max-new-tokens LONG
+empty_key            schema_violation      run --model GOOD --prompt x --idempotency-key ''
+long_key             limit_exceeded        run --model GOOD --prompt x --idempotency-key LONG
+key_not_utf8         schema_violation      submit --model GOOD --prompt x --idempotency-key SURROGATE
+job_not_utf8         schema_violation      show SURROGATE
+model_of_nobody      unknown_model         run --model ~nobody.at.all --prompt x
+model_too_long       unknown_model         run --model LONG --prompt x
 huge_budget          limit_exceeded        run --model GOOD --prompt x --max-new-tokens 99999999
 nan_temperature      schema_violation      run --model GOOD --prompt x --temperature nan
 negative_temperature schema_violation      run --model GOOD --prompt x --temperature -1
@@ -92,7 +99,7 @@ def made(tmp_path: Path) -> dict[str, str]:
     script(tmp_path / "GOOD", script={"text": "good"})
     script(tmp_path / "SMALL", script={"text": "small"}, context=8)
     places = {name: str(tmp_path / name) for name in (*texts, "BINARY", "EMPTY", "BROKEN", "GOOD", "SMALL")}
-    return places | {"SURROGATE": os.fsdecode(b"\xff")}
+    return places | {"SURROGATE": os.fsdecode(b"\xff"), "LONG": "9" * 5000}
 
 
 @pytest.mark.contract("ENV-1", "ENV-2", "ENV-6", "ENV-8")
@@ -113,6 +120,16 @@ def test_bad_input_is_refused_with_one_clear_line(
         (line,) = [line for line in shown.stderr.splitlines() if line.startswith("error[")]
         assert line == f"error[{code}]: {' '.join(told.error['message'].split())}"
     assert jobs(sqlite_url) == []
+
+
+def test_a_fault_of_the_program_itself_is_one_line_too(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("decodelog.store.event_log.DatabaseLog.rows", broken)
+    told = decodelog("jobs", "--json", db=sqlite_url)
+    assert (told.code, told.error["code"]) == (1, "unexpected")
+    assert "ZeroDivisionError: a bug" in told.error["message"]
 
 
 def test_every_code_of_the_table_is_a_name_that_programs_can_rely_on() -> None:

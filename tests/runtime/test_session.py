@@ -32,6 +32,7 @@ from decodelog.runtime.models.config import DecoderConfig, parse_config
 from decodelog.runtime.models.decoder import Decoder, seeded_decoder
 from decodelog.runtime.models.facts import runtime_facts
 from decodelog.runtime.models.work import Work, work_of_call
+from decodelog.runtime.models.workspace import Workspace
 from decodelog.runtime.session import Decode, Lane, Prefill, Session
 
 RAW = {
@@ -184,12 +185,10 @@ def test_a_failing_computation_is_typed_and_leaves_every_lane(
     expected, before = run(session, Decode(lane, 3)), state(session)
     session.reset(lane)
     run(session, Prefill(lane, [1, 2]))
-    normal = Decoder._normal
+    normalise = Workspace.normalise
     for at in range(5):  # each norm of the call, the final one included
         passes = iter([True] * at + [False])
-        monkeypatch.setattr(
-            Decoder, "_normal", lambda *given, passes=passes: normal(*given) if next(passes) else fail()
-        )
+        monkeypatch.setattr(Workspace, "normalise", lambda w, on=passes: normalise(w) if next(on) else fail())
         with pytest.raises(CallFailed, match="injected"):
             session.prepare([Decode(lane, 3)])
         assert lane.length == 2

@@ -86,7 +86,6 @@ def test_seeded_rows_are_a_function_of_seed_and_step_and_never_end():
     assert row.softmax(-1)[[EOS, ANSWER]].sum() == 0
 
 
-@pytest.mark.contract("LOG-10")
 @pytest.mark.parametrize(
     "script", [Script(text="hello"), Script(seed=3), Script(rows=((1.0,), (2.0, 3.0)), then="repeat")]
 )

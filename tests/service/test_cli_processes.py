@@ -31,7 +31,7 @@ def kill_at(running: subprocess.Popen[str], url: str, tokens: int) -> None:
 def test_a_job_whose_processes_are_killed_ends_as_if_nothing_had_happened(
     database_url: str, long_model: Path, tmp_path: Path
 ) -> None:
-    first, second = random.randrange(TOKENS // 3), random.randrange(TOKENS // 3, TOKENS * 2 // 3)
+    first, second = random.randrange(1, TOKENS // 3), random.randrange(TOKENS // 3, TOKENS * 2 // 3)
     print("killed after", first, "and", second, "tokens")  # shown where the test fails
     sampled = ("--max-new-tokens", TOKENS, "--temperature", 1, "--seed", 5)
     request = ("run", "--model", long_model, "--prompt", "Go", *sampled)

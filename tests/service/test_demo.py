@@ -16,7 +16,7 @@ from decodelog.service.database import open_database
 from decodelog.service.reading import Numbered
 
 
-@pytest.mark.contract("LOG-10", "RES-4")
+@pytest.mark.contract("FSM-6", "LOG-3")
 def test_two_kills_change_nothing_and_the_last_line_says_so(long_model: Path, tmp_path: Path) -> None:
     shown = decodelog("demo", "--model", long_model, "--max-new-tokens", 200, "--keep", tmp_path / "kept")
     assert shown.code == 0

@@ -24,7 +24,7 @@ class TextPort(Protocol):
         """Token ids of a text; with special tokens, also those that the tokenizer puts around every text."""
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt of a chat, with the opening of the answer; SchemaViolation where the template refuses it."""
+        """The prompt of a chat, with the opening of the answer; TemplateFailed where the template refuses it."""
 
 
 def seal(

@@ -15,3 +15,5 @@ from hypothesis import settings
 settings.register_profile("steady", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.register_profile("search", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("steady")
+
+pytest_plugins = ["databases"]  # the fixtures of `tests/databases.py`, for every folder

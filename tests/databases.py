@@ -1,6 +1,6 @@
 """Databases for tests: a real PostgreSQL server for each test process, SQLite files, and the store in memory.
 
-A conftest that imports these names makes them fixtures of its folder. Each test finds an empty database.
+`tests/conftest.py` makes them fixtures of every folder. Each test finds an empty database.
 """
 
 from __future__ import annotations

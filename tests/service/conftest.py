@@ -1,4 +1,4 @@
-"""Databases and scripted models for the tests of the command line."""
+"""Scripted models for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -6,29 +6,6 @@ from pathlib import Path
 
 import pytest
 from commandline import TEXT, script
-from databases import (
-    database_url,
-    empty_postgres_url,
-    empty_sqlite_url,
-    empty_url,
-    postgres_server,
-    postgres_url,
-    sqlite_url,
-    store,
-    store_url,
-)
-
-__all__ = [
-    "database_url",
-    "empty_postgres_url",
-    "empty_sqlite_url",
-    "empty_url",
-    "postgres_server",
-    "postgres_url",
-    "sqlite_url",
-    "store",
-    "store_url",
-]
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Any, cast
-
-from sqlalchemy.engine import Connection
+from typing import Any
 
 from ..fsm.ports import AppendResult, Outcome
 from .database import Database
@@ -26,8 +24,12 @@ Ends = dict[str, tuple[int, int]]
 """Job -> its row's id and the id of its newest append."""
 
 
+class Unexpected(Exception):
+    """A job is not as the batch expects it."""
+
+
 class SqliteAppender:
-    """Takes a batch whole where every job is as expected, else offer by offer in the same transaction.
+    """Takes a batch whole where every job is as expected, else offer by offer in another transaction.
 
     Remembers where the logs that it appends to end. A wrong memory only costs time: the statement compares it with
     the job's row.
@@ -38,25 +40,24 @@ class SqliteAppender:
         self._ends: Ends = {}
 
     def __call__(self, offers: list[Offer]) -> list[AppendResult]:
-        results = [offered.done(Outcome.APPENDED) for offered in offers]
-        with self._database.transaction() as connection:
-            ends = self._take(connection, offers)
-            if ends is None:
-                results = [settle(connection, self._database, offered) for offered in offers]
+        try:
+            with self._database.driver() as cursor:
+                ends = self._take(cursor, offers)
+        except Unexpected:
+            for append, _, _ in offers:
+                self._ends.pop(append.job, None)
+            with self._database.transaction() as connection:
+                return [settle(connection, self._database, offered) for offered in offers]
         for append, _, _ in offers:
-            if ends is None or append.finish is not None:
+            if append.finish is not None:
                 self._ends.pop(append.job, None)
             else:
                 self._ends[append.job] = ends[append.job]
-        return results
+        return [offered.done(Outcome.APPENDED) for offered in offers]
 
-    def _take(self, connection: Connection, offers: list[Offer]) -> Ends | None:
-        """Append all offers, and say where their logs end now; None, and nothing is changed, where one cannot be."""
-        # The driver itself: SQLAlchemy's way to the same calls takes longer than the calls.
-        cursor = cast(sqlite3.Cursor, connection.connection.cursor())
+    def _take(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends:
+        """Append all offers, and say where their logs end now; Unexpected where one cannot be."""
         ends = self._known(cursor, offers)
-        if ends is None:
-            return None
         (newest,) = cursor.execute("SELECT coalesce(max(id), 0) FROM appends").fetchone()
         moved: list[tuple[Any, ...]] = []
         ended: list[tuple[Any, ...]] = []
@@ -71,22 +72,20 @@ class SqliteAppender:
                 ended.append((*after, append.finish, *before))
             added.append((tail, job_id, prev, *row))
             ends[append.job] = (job_id, tail)
-        cursor.execute("SAVEPOINT take")
         changed = sum(cursor.executemany(sql, rows).rowcount for sql, rows in ((MOVE, moved), (END, ended)) if rows)
         if changed < len(offers):
-            cursor.execute("ROLLBACK TO take")
-            return None
+            raise Unexpected
         cursor.executemany(ADD, added)
         return ends
 
-    def _known(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends | None:
-        """Where the logs of these offers end, from memory or from the job's row; None where there is no such job."""
+    def _known(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends:
+        """Where the logs of these offers end, from memory or from the job's row; Unexpected where one is missing."""
         ends: Ends = {}
         for offered in offers:
             job = offered.append.job
             if (end := self._ends.get(job)) is None:
                 end = cursor.execute("SELECT id, tail FROM jobs WHERE job = ?", (job,)).fetchone()
                 if end is None:
-                    return None
+                    raise Unexpected
             ends[job] = end
         return ends

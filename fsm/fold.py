@@ -27,7 +27,7 @@ from .finish import FROM_OUTSIDE, FinishReason, rank
 from .frontier import Frontier
 from .machine import target
 from .next_step import due_reasons
-from .output.horizon import Horizon, advance, flush
+from .output.horizon import START, advance, flush
 from .receipt import Receipt, Selection, issue
 from .spec import Spec
 from .state import NO_RECEIPT, Ending, State, Tenure
@@ -71,7 +71,7 @@ def admitted(event: RequestAdmitted) -> State:
         status=ADMITTED,
         tenure=Tenure(),
         frontier=Frontier.admitted(len(spec.prompt)),
-        horizon=Horizon(),
+        horizon=START,
         receipt=None,
         last_receipt=NO_RECEIPT,
         scores=b"",

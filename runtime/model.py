@@ -37,9 +37,6 @@ class Caller(Protocol):
     def select(self, ticket: Ticket) -> Tensor:
         """ALL_NEW: advance every lane of the ticket; its score rows, [calls, vocabulary] float32."""
 
-    def discard(self, ticket: Ticket) -> None:
-        """ALL_OLD by decision: nothing moves."""
-
 
 class Model(Protocol):
     """One artifact, loaded. `session(width)` computes decodes in calls of exactly `width` rows."""

@@ -10,9 +10,10 @@ from .reading import Follower
 
 
 class Stream:
-    """Hands every emission to `write` once and in order, from the worker of this process or from the log.
+    """Hands all text to `write` once and in order, from the worker of this process or from the log.
 
-    What the worker publishes is durable, so the log can always fill in what somebody else's tenure has added.
+    What the worker publishes is durable, so the log can always fill in what somebody else's tenure has added. A gap is
+    seen by its text: an emission of another tenure that shows none may be left out.
     `write` may raise what it likes: the emission then counts as handed over.
     """
 

@@ -1,4 +1,4 @@
-"""A reader gets every emission once and in order, whether the worker, the log, or both deliver it."""
+"""A reader gets all text once and in order, whether the worker, the log, or both deliver it."""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ def engine_of(store: Store, model: Model, names: list[str]) -> Iterator[Engine]:
     if len(engine.jobs) != len(names):
         raise RuntimeError(f"{len(engine.jobs)} of {len(names)} jobs were claimed")
     yield engine
-    for name in list(engine.jobs):
-        engine.drop(name)
+    engine.close()
     store.release(WORKER)
 
 

@@ -47,7 +47,7 @@ class Batcher:
         done: list[Called] = []
         for job in jobs:
             width = job.state.spec.envelope.runtime.batch_width
-            if job.lane is not None and job.state.frontier.output and not job.state.tenure.failures:
+            if job.lane is not None and job.token is not None and not job.state.tenure.failures:
                 together[width].append(job)
             else:
                 done += self._guarded(width, [job])
@@ -85,9 +85,7 @@ class Batcher:
             if processed:
                 return [self._rebuild(session, first)]
         calls: list[Prefill | Decode] = [
-            Decode(job.lane, job.transcript.token_ids[-1])
-            if job.state.frontier.output
-            else Prefill(job.lane, job.state.spec.prompt)
+            Prefill(job.lane, job.state.spec.prompt) if job.token is None else Decode(job.lane, job.token)
             for job in jobs
             if job.lane is not None
         ]
@@ -103,7 +101,7 @@ class Batcher:
         ]
 
     def _rebuild(self, session: Caller, job: Job) -> Called:
-        """Bring a lost lane back to the processed frontier."""
+        """Bring a lost lane back to the processed frontier; the job's transcript must have reached its state."""
         tokens, lane = job.transcript.processed_tokens, job.lane
         if lane is None:
             raise RuntimeError("a rebuild needs an open lane")

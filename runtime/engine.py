@@ -1,9 +1,11 @@
-"""The crank: call, decide, append, adopt, publish, for every job in hand, one append a turn."""
+"""The crank: call, decide, append, publish, for every job in hand, one append a turn."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from ..fsm.errors import LostTenure, NonFiniteScores
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step
-from ..fsm.ports import EventLog
+from ..fsm.ports import Append, EventLog
 from ..fsm.receipt import Selection
 from ..fsm.rng import unit_draws
 from ..fsm.state import State
@@ -35,6 +37,10 @@ from .policy.scores import Logits, VocabularyAxis
 
 APPEND_TRIES = 4
 
+OVERLAP_MS = 1.0
+"""How long a model call must be, in ms, to have the append before it run beside it. Beside a shorter one, two threads
+that both want the interpreter, and wake each other once a turn, cost more than the sync that they hide."""
+
 Sink = Callable[[str, Sequence[Emission], State], None]
 """Receives what a job has made visible, after it is durable. What it raises does not touch the job."""
 
@@ -45,16 +51,30 @@ Interruptions = Callable[[], Mapping[str, Sequence[FinishReason]]]
 class Engine:
     """Turns the crank for jobs of one model.
 
-    A turn runs each job's model call, consumes its score row, and makes the step of all jobs durable in one append.
-    Nothing is adopted or published before that; a crash anywhere leaves the log at the old step or the new one.
+    A turn runs each job's model call, consumes its score row, and hands the step of all jobs to a writer thread, which
+    makes it durable in one append and then publishes it. The next turn's call and decision run meanwhile: they are one
+    step ahead of the log, and nobody but the crank sees them. Its own append waits for the one before, and what that
+    one invalidates is dropped, as any call is whose result was not kept. A crash anywhere leaves the log at the old
+    step or the new one.
     """
 
-    def __init__(self, log: EventLog, model: Model, sink: Sink | None = None, form: str = "prefill") -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        model: Model,
+        sink: Sink | None = None,
+        form: str = "prefill",
+        overlap_ms: float = OVERLAP_MS,
+    ) -> None:
         self.jobs: dict[str, Job] = {}
         self.model = model
         self._log = log
         self._sink = sink
         self._batcher = Batcher(model, form)
+        self._writer = ThreadPoolExecutor(1, "writer")
+        self._overlap_ms = overlap_ms
+        self._call_ms = 0.0
+        self._under_way: Future[list[LostTenure]] | None = None
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
 
     def adopt(self, job: Job, worker: str) -> None:
@@ -64,7 +84,7 @@ class Engine:
         again.
         """
         start = StartAttempt(job.claim.fence, worker, self.model.recorded)
-        self._publish(job, patiently(lambda: job.record(self._log, start), APPEND_TRIES))
+        self._publish(job, patiently(lambda: job.record(self._log, start), APPEND_TRIES), job.state)
         if not job.state.status.terminal:
             self.jobs[job.name] = job
 
@@ -75,16 +95,51 @@ class Engine:
             self._batcher.release(job)
 
     def turn(self, interruptions: Interruptions | None = None) -> list[LostTenure]:
-        """One turn for every job in hand. Jobs that ended are let go of; jobs that were lost are returned.
+        """One turn for every job in hand; what it appends is durable when `settle` or the next turn returns.
 
-        Raises a store error where the append failed as a whole; then nothing was adopted, and the jobs' lanes may be
-        ahead of their logs: drop them.
+        Jobs whose end is durable are let go of, as are jobs that were lost, which are returned. Raises a store error
+        where an append failed as a whole; the jobs are then ahead of their logs: drop them.
         """
+        # A lane that is to be rebuilt needs every token before it, the newest ones too.
+        lost = self.settle() if any(job.lane is None for job in self.jobs.values()) else []
+        proposals = self._proposals(interruptions)
+        lost += self.settle()
+        lost += self._append([(job, proposal) for job, proposal in proposals if job.name in self.jobs])
+        return lost
+
+    def settle(self) -> list[LostTenure]:
+        """Wait for the append that is under way; see `turn` for what it returns and raises."""
+        if self._under_way is None:
+            return []
+        under_way, self._under_way = self._under_way, None
+        return self._let_go(under_way.result())
+
+    def _let_go(self, lost: list[LostTenure]) -> list[LostTenure]:
+        """Drop the jobs that a durable turn has ended, and those that it has lost."""
+        for loss in lost:
+            self.drop(loss.job)
+        for name in [name for name, job in self.jobs.items() if job.state.status.terminal]:
+            self.drop(name)
+        return lost
+
+    def close(self) -> list[LostTenure]:
+        """Wait for the append that is under way, and let go of every job; see `turn`."""
+        try:
+            return self.settle()
+        finally:
+            for name in list(self.jobs):
+                self.drop(name)
+            self._writer.shutdown()
+
+    def _proposals(self, interruptions: Interruptions | None) -> list[tuple[Job, Proposal]]:
+        """What each job's next step would append."""
         by_step: dict[Step, list[Job]] = defaultdict(list)
         for job in self.jobs.values():
             by_step[next_step(job.state)].append(job)
         # A score row does not outlive its turn, so DECIDE also begins with a call: the one that brings the row back.
+        begin = time.monotonic()
         called = self._batcher.call([*by_step[Step.CALL], *by_step[Step.DECIDE]])
+        self._call_ms = (time.monotonic() - begin) * 1000
         ended = interruptions() if interruptions is not None else {}
 
         proposals: list[tuple[Job, Proposal]] = []
@@ -94,12 +149,11 @@ class Engine:
             proposals += [(job, job.propose(CloseRequest(reason))) for reason in due_reasons(job.state)[:1]]
         proposals = [(job, proposal) for job, proposal in proposals if job.name not in ended]
         proposals += self._decided([result for result in called if result.job.name not in ended])
-        proposals += [
-            (self.jobs[name], self.jobs[name].propose(CloseRequest(reason, tuple(also))))
-            for name, (reason, *also) in ended.items()
-            if name in self.jobs
-        ]
-        return self._append(proposals)
+        for name, (reason, *also) in ended.items():
+            # A job may have come to its end while the interruption was on its way: the first end stands.
+            if (job := self.jobs.get(name)) is not None and not job.state.status.terminal:
+                proposals.append((job, job.propose(CloseRequest(reason, tuple(also)))))
+        return proposals
 
     def _decided(self, called: Sequence[Called]) -> list[tuple[Job, Proposal]]:
         """Consume the score rows of one turn's calls."""
@@ -144,29 +198,33 @@ class Engine:
         return (result.command, issue, CommitOutput())
 
     def _append(self, proposals: Sequence[tuple[Job, Proposal]]) -> list[LostTenure]:
-        """Make the turn durable, then adopt and publish it, job by job."""
-        lost: list[LostTenure] = []
+        """Send the turn to the writer, or write it here where no call would hide the sync, and go on from there."""
         if not proposals:
-            return lost
+            return []
         appends = [job.append_of(proposal) for job, proposal in proposals]
+        for job, proposal in proposals:
+            job.advance(proposal)
+        if self._call_ms < self._overlap_ms:
+            return self._let_go(self._write(proposals, appends))
+        self._under_way = self._writer.submit(self._write, proposals, appends)
+        return []
+
+    def _write(self, proposals: Sequence[tuple[Job, Proposal]], appends: Sequence[Append]) -> list[LostTenure]:
+        """The writer's part of a turn: make it durable, then take it over and publish it, job by job."""
+        lost: list[LostTenure] = []
         results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
         for (job, proposal), result in zip(proposals, results, strict=True):
             try:
-                emissions = job.settle(proposal, result)
+                self._publish(job, job.settle(proposal, result), proposal.state)
             except LostTenure as loss:
                 lost.append(loss)
-                self.drop(job.name)
-                continue
-            self._publish(job, emissions)
-            if job.state.status.terminal:
-                self.drop(job.name)
         return lost
 
-    def _publish(self, job: Job, emissions: Sequence[Emission]) -> None:
+    def _publish(self, job: Job, emissions: Sequence[Emission], state: State) -> None:
         if self._sink is None or job.detached or not emissions:
             return
         try:
-            self._sink(job.name, emissions, job.state)
+            self._sink(job.name, emissions, state)
         except Exception:
             # The declared policy is to detach: the reader can come back to the log at any sequence number.
             job.detached = True

@@ -1,4 +1,4 @@
-"""A job in a worker's hands: its tenure, its log's head, its transcript, its lane."""
+"""A job in a worker's hands: what is durable of it, and the step ahead of that on which the crank works."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ COMMAND_DOMAIN = b"decodelog.command.v1"
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One job under one tenure. Only `adopt` moves it, and only with events that are durable.
+    """One job under one tenure.
 
-    deadline_ms   when it is to end as timed out, in ms since 1970, if ever
-    detached      its reader failed: nothing more is published to it from here
+    head, transcript   the log's, moved by `settle`, and only with events that are durable
+    state, token       where the crank works: there, or ahead of it by the one proposal whose append is under way
+                       (`advance`); token is the newest output token, None before the first. Nobody else may see them
+    deadline_ms        when it is to end as timed out, in ms since 1970, if ever
+    detached           its reader failed: nothing more is published to it from here
     """
 
     claim: Claim
     head: Head
     transcript: Transcript
     state: State
+    token: int | None
     plan: Plan
     lane: Lane | None = None
     deadline_ms: int | None = None
@@ -48,7 +52,8 @@ class Job:
             raise BrokenInvariant(clause="LOG-1", reason=f"job {claim.job} has no events")
         if head != claim.head:
             raise BrokenInvariant(clause="LOG-3", reason=f"job {claim.job} ends at {head}, its row says {claim.head}")
-        return cls(claim, head, transcript, transcript.state, plan_of(transcript.state.spec.envelope.policy))
+        token = transcript.token_ids[-1] if transcript.token_ids else None
+        return cls(claim, head, transcript, transcript.state, token, plan_of(transcript.state.spec.envelope.policy))
 
     @property
     def name(self) -> str:
@@ -73,26 +78,37 @@ class Job:
             finish=None if ending is None else (ending.finish or ending.cause),
         )
 
-    def adopt(self, proposal: Proposal, head: Head) -> Sequence[Emission]:
-        """Take over the state of durable events; what they made visible."""
-        emitted = len(self.transcript.emissions)
+    def advance(self, proposal: Proposal) -> None:
+        """Go on from `proposal`, whose append is under way. Where that fails, the job must be dropped."""
+        before = self.state
         for event, state in zip(proposal.events, proposal.states, strict=True):
-            self.transcript.take(event, state)
-        self.head, self.state = head, proposal.state
-        return self.transcript.emissions[emitted:]
+            if isinstance(event, OutputCommitted) and before.receipt is not None:
+                self.token = before.receipt.selection.token
+            before = state
+        self.state = proposal.state
 
     def settle(self, proposal: Proposal, result: AppendResult) -> Sequence[Emission]:
-        """Adopt what the log has taken, now or in an earlier try; anything else means the tenure is lost."""
-        if result.outcome is Outcome.APPENDED or result.outcome is Outcome.DUPLICATE:
-            return self.adopt(proposal, result.head)
-        raise LostTenure(job=self.name, outcome=result.outcome.value, detail=result.detail)
+        """Take over what the log has taken, now or in an earlier try; what became visible.
+
+        LostTenure where the log has not.
+        """
+        if result.outcome is not Outcome.APPENDED and result.outcome is not Outcome.DUPLICATE:
+            raise LostTenure(job=self.name, outcome=result.outcome.value, detail=result.detail)
+        transcript = self.transcript
+        emitted = len(transcript.emissions)
+        for event, state in zip(proposal.events, proposal.states, strict=True):
+            transcript.take(event, state)
+        self.head = result.head
+        return transcript.emissions[emitted:]
 
     def record(self, log: EventLog, *commands: Command) -> Sequence[Emission]:
-        """Propose, append and adopt, for this job alone."""
+        """Propose, append and go on from there, for this job alone."""
         proposal = self.propose(*commands)
         if not proposal.events:
             return ()
-        return self.settle(proposal, log.append([self.append_of(proposal)])[0])
+        emissions = self.settle(proposal, log.append([self.append_of(proposal)])[0])
+        self.advance(proposal)
+        return emissions
 
     def _key(self, events: Sequence[Event]) -> bytes:
         """The decision receipt's id, or a digest of what the command is and where it stands."""

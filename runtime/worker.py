@@ -12,7 +12,7 @@ from functools import partial
 from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.ports import CANCEL, Claim, Clock, Store
-from .engine import Engine, Sink
+from .engine import OVERLAP_MS, Engine, Sink
 from .job import Job
 from .model import Model
 from .patience import patiently
@@ -28,13 +28,17 @@ Notice = Callable[[str, Problem], None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often things happen, in milliseconds, and how many jobs are held at once."""
+    """How often things happen, in milliseconds, and how many jobs are held at once.
+
+    overlap_ms   how long a model call must be to have an append run beside it
+    """
 
     lease_ms: int = 10_000
     claim_ms: int = 200
     inbox_ms: int = 50
     idle_ms: int = 50
     lanes_max: int = 16
+    overlap_ms: float = OVERLAP_MS
 
 
 class Worker:
@@ -74,6 +78,7 @@ class Worker:
         self._stopping = threading.Event()
         self._beaten = threading.Event()
         self._due: dict[str, int] = {}
+        self._commands: dict[str, str] = {}
 
     def stop(self) -> None:
         """Finish the turn at hand, release every job, and return from `run`. Safe in a signal handler."""
@@ -142,7 +147,7 @@ class Worker:
 
     def _engine(self, model: str) -> Engine:
         if model not in self._engines:
-            self._engines[model] = Engine(self._store, self._load(model), self._sink, self._form)
+            self._engines[model] = Engine(self._store, self._load(model), self._sink, self._form, self._pace.overlap_ms)
         return self._engines[model]
 
     def _beat(self) -> None:
@@ -158,10 +163,12 @@ class Worker:
                 return
 
     def _release(self) -> None:
-        for engine in self._engines.values():
-            for name in list(engine.jobs):
-                engine.drop(name)
-        patiently(lambda: self._store.release(self.name), TRIES)
+        """Let the append that is under way come to its end, and give every job back."""
+        try:
+            for engine in self._engines.values():
+                self._heed(engine.close())
+        finally:
+            patiently(lambda: self._store.release(self.name), TRIES)
 
     # ---- one turn ---------------------------------------------------------------------------------------------
 
@@ -169,23 +176,29 @@ class Worker:
         """One turn of every engine that holds jobs; False where none does."""
         busy = False
         for engine in self._engines.values():
-            if not engine.jobs:
-                continue
-            busy = True
-            commands: dict[str, str] = {}
-            for loss in engine.turn(partial(self._interruptions, engine, commands)):
-                self._notice(loss.job, loss)
-            for command_id, job in commands.items():
-                self._settle(command_id, job)
+            if engine.jobs:
+                busy = True
+                self._heed(engine.turn(partial(self._interruptions, engine)))
         return busy
 
-    def _interruptions(self, engine: Engine, commands: dict[str, str]) -> Mapping[str, Sequence[FinishReason]]:
-        """Jobs of `engine` that a command or a deadline ends now; `commands` collects what is to be settled."""
+    def _heed(self, lost: Sequence[LostTenure]) -> None:
+        """Say which jobs were lost, and answer the commands whose jobs are no longer held."""
+        for loss in lost:
+            self._notice(loss.job, loss)
+        if self._commands:
+            held = set(self._held())
+            for command_id, job in list(self._commands.items()):
+                if job not in held:
+                    self._settle(command_id, job)
+                    del self._commands[command_id]
+
+    def _interruptions(self, engine: Engine) -> Mapping[str, Sequence[FinishReason]]:
+        """Jobs of `engine` that a command or a deadline ends now."""
         ended: dict[str, list[FinishReason]] = defaultdict(list)
         if self._every("inbox", self._pace.inbox_ms):
             for command in patiently(lambda: self._store.pending(list(engine.jobs)), TRIES):
                 if command.kind == CANCEL:
-                    commands[command.command_id] = command.job
+                    self._commands[command.command_id] = command.job
                     ended[command.job] = [FinishReason.CANCELLED]
         for job in engine.jobs.values():
             if job.deadline_ms is not None and self._clock() >= job.deadline_ms:

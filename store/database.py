@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, cast
 
 import psycopg
@@ -14,6 +15,7 @@ from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 from sqlalchemy import Engine, create_engine, event, exc, extract, func
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.engine import URL, Connection, make_url
+from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import BigInteger
 
@@ -53,6 +55,8 @@ class Database:
         self.sqlite = url.get_backend_name() == "sqlite"
         engines = sqlite_engines if self.sqlite else postgres_engines
         self._single, self._transactions = engines(url, busy_timeout_ms)
+        self._driving = Lock()
+        self._driver: PoolProxiedConnection | None = None
 
     @contextmanager
     def single(self) -> Iterator[Connection]:
@@ -72,15 +76,22 @@ class Database:
 
     @contextmanager
     def driver(self) -> Iterator[sqlite3.Cursor]:
-        """A transaction of the SQLite driver itself: SQLAlchemy's way into one takes longer than the whole of it.
+        """A transaction of the SQLite driver itself, one at a time, on a connection that is kept for it.
 
-        It is committed at the end, or leaves no trace: what does not get there is rolled back with the connection.
+        SQLAlchemy's way into a transaction takes longer than the whole of a small one. It is committed at the end, or
+        leaves no trace: what does not get there is rolled back as the connection is given back.
         """
-        with self.translated(), closing(self._transactions.raw_connection()) as connection:
-            cursor: Any = connection.cursor()
-            cursor.execute("BEGIN IMMEDIATE")
-            yield cursor
-            cursor.execute("COMMIT")
+        with self._driving, self.translated():
+            if self._driver is None:
+                self._driver = self._transactions.raw_connection()
+            cursor: Any = self._driver.cursor()
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                yield cursor
+                cursor.execute("COMMIT")
+            except BaseException:
+                self._end_driver()
+                raise
 
     @contextmanager
     def lenient(self) -> Iterator[Connection]:
@@ -133,8 +144,15 @@ class Database:
 
     def close(self) -> None:
         """Close the connections; later use makes new ones."""
+        with self._driving:
+            self._end_driver()
         self._single.dispose()
         self._transactions.dispose()
+
+    def _end_driver(self) -> None:
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.close()
 
     def _problem(self, error: Exception) -> Problem:
         cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error

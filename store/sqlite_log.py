@@ -58,11 +58,15 @@ class SqliteAppender:
     def _take(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends:
         """Append all offers, and say where their logs end now; Unexpected where one cannot be."""
         ends = self._known(cursor, offers)
-        (newest,) = cursor.execute("SELECT coalesce(max(id), 0) FROM appends").fetchone()
+        added = [(ends[append.job][0], ends[append.job][1], *row) for append, row, _ in offers]
+        # The write lock is ours, so the ids after the first one that SQLite gives are free.
+        cursor.execute(ADD, (None, *added[0]))
+        first = cursor.lastrowid or 0
+        if len(added) > 1:
+            cursor.executemany(ADD, [(tail, *row) for tail, row in enumerate(added[1:], first + 1)])
         moved: list[tuple[Any, ...]] = []
         ended: list[tuple[Any, ...]] = []
-        added: list[tuple[Any, ...]] = []
-        for tail, (append, row, head) in enumerate(offers, newest + 1):
+        for tail, (append, _, head) in enumerate(offers, first):
             job_id, prev = ends[append.job]
             after = (tail, head.sequence, head.chain, append.status.value, append.output)
             before = (job_id, prev, append.expected.sequence, append.expected.chain, append.fence)
@@ -70,12 +74,10 @@ class SqliteAppender:
                 moved.append(after + before)
             else:
                 ended.append((*after, append.finish, *before))
-            added.append((tail, job_id, prev, *row))
             ends[append.job] = (job_id, tail)
         changed = sum(cursor.executemany(sql, rows).rowcount for sql, rows in ((MOVE, moved), (END, ended)) if rows)
         if changed < len(offers):
             raise Unexpected
-        cursor.executemany(ADD, added)
         return ends
 
     def _known(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends:

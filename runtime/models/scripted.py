@@ -146,9 +146,13 @@ class ScriptedSession:
         steps = [max(stop - self._origins[lane], 0) for lane, stop in zip(lanes, stops, strict=True)]
         count = len(self._table)
         places = [step % count for step in steps] if self._repeats else [min(step, count - 1) for step in steps]
-        scores = torch.from_numpy(self._table[places])
         if self._faults:
+            scores = torch.from_numpy(self._table[places])
             self._spoil(lanes, steps, scores)
+        elif len(places) == 1:  # shown as it lies in the table: nobody writes to scores
+            scores = torch.from_numpy(self._table[places[0] : places[0] + 1])
+        else:
+            scores = torch.from_numpy(self._table[places])
         self._event += 1
         return ScriptedTicket(self._event, (), 0, [], "prepared", lanes, stops, scores)
 

@@ -30,7 +30,6 @@ _APPLY: dict[type[Transform], Callable[[Logits, Tensor], Logits]] = {
 }
 
 
-@torch.inference_mode()
 def decide(
     scores: Logits,
     plans: Sequence[Plan],
@@ -57,7 +56,16 @@ def decide(
         raise WrongScores("decide", f"{len(plans)} rows of {size} scores, with a draw or None each", found)
 
     groups = group_rows(tuple(plans), size, values.device)
-    results: list[Selection | NonFiniteScores] = [NonFiniteScores()] * len(plans)
+    if len(groups) == 1 and groups[0].plain and values.device.type == "cpu":
+        return _decide_plain(values, draws)
+    return _decide_groups(scores, groups, draws)
+
+
+@torch.inference_mode()
+def _decide_groups(
+    scores: Logits, groups: Sequence[Group], draws: Sequence[float | None]
+) -> list[Selection | NonFiniteScores]:
+    results: list[Selection | NonFiniteScores] = [NonFiniteScores()] * len(draws)
     facts_of_groups = _fetch([row_facts(scores, group, draws) for group in groups])
     for group, facts in zip(groups, facts_of_groups, strict=True):
         for row, numbers in zip(group.rows, facts, strict=True):
@@ -65,6 +73,19 @@ def decide(
             if isfinite(numbers[0]):
                 results[row] = _greedy(group, numbers) if unit is None else _sampled(group, numbers, unit)
     return results
+
+
+def _decide_plain(values: Tensor, draws: Sequence[float | None]) -> list[Selection | NonFiniteScores]:
+    """Rows of which only the best raw score is wanted, in the memory of a CPU: no tensor, and no group, is needed."""
+    for row, unit in enumerate(draws):
+        if unit is not None:
+            raise WrongDraw(row, "greedy", str(unit))
+    return [
+        Selection(token, values.shape[1], 0.0 - log(total), 0.0 - log(total), 0.0 - second)
+        if isfinite(lowest)
+        else NonFiniteScores()
+        for lowest, second, total, token in _plain_facts(values)
+    ]
 
 
 def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Tensor | Rows:
@@ -105,10 +126,11 @@ def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Te
     return torch.cat(facts, 1)
 
 
-def _plain_facts(values: Tensor) -> Rows:
+def _plain_facts(values: Tensor) -> list[tuple[float, float, float, int]]:
+    """Lowest, second, total and token of each row, see `Summary`."""
     if values.dtype is torch.bfloat16:  # which numpy does not have
         values = values.float()
-    rows = values.numpy(force=True).astype(np.float64)
+    rows = values.numpy().astype(np.float64)
     return list(zip(*(fact.tolist() for fact in shift_and_summarise(rows)), strict=True))
 
 

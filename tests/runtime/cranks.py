@@ -7,6 +7,7 @@ from typing import Any
 from databases import wall_clock_ms
 
 from decodelog.fsm.draft import draft_from
+from decodelog.fsm.errors import LostTenure
 from decodelog.fsm.ports import Store
 from decodelog.fsm.transcript import Transcript
 from decodelog.runtime.engine import Engine, Sink
@@ -19,6 +20,8 @@ from decodelog.service.submit import submit
 
 LEASE_MS = 60_000
 WORKER = "tester"
+OVERLAP_MS = IN_PLACE = float("inf")
+BESIDE = 0.0
 
 
 def model(text: str | None = "Hello, world.", faults: tuple[Fault, ...] = (), **script: Any) -> ScriptedModel:
@@ -43,10 +46,16 @@ def engine(
     store: Store, of: ScriptedModel, *jobs: str, sink: Sink | None = None, worker: str = WORKER, **options: Any
 ) -> Engine:
     """An engine that holds these jobs, taken from whoever had them."""
-    made = Engine(store, of, sink, **options)
+    made = Engine(store, of, sink, **{"overlap_ms": OVERLAP_MS, **options})
     for job in jobs:
         made.adopt(claim(store, job, worker, dead=tuple(store.owners())), worker)
     return made
+
+
+def turn(made: Engine, turns: int = 1) -> list[LostTenure]:
+    """So many turns, the last one durable."""
+    lost = [loss for _ in range(turns) for loss in made.turn()]
+    return lost + made.settle()
 
 
 def finish(made: Engine, turns: int = 400) -> None:

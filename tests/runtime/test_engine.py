@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import cranks
 import pytest
-from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript
+from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
 
 from decodelog.fsm.errors import NotAdmissible, Terminal
 from decodelog.fsm.events import AttemptStarted, CallCompleted, DecisionMade, LanesRebuilt, OutputCommitted
@@ -19,6 +20,12 @@ from decodelog.service.compose import admit_job
 
 SAMPLED = {"temperature": 1.0, "top_p": 0.95, "top_k": 80, "ignore_eos": True}
 SEEDED = {"seed": 11, "spread": 2.0, "period": 64}
+
+
+@pytest.fixture(autouse=True, params=[cranks.IN_PLACE, cranks.BESIDE], ids=["in-place", "beside"])
+def overlap(request, monkeypatch):
+    """Every test holds with the append between two calls, and with the append beside the next call."""
+    monkeypatch.setattr(cranks, "OVERLAP_MS", request.param)
 
 
 def events(store, job):
@@ -189,9 +196,8 @@ def test_a_job_taken_over_after_any_turn_ends_as_if_nothing_had_happened(store, 
     draft = {**SAMPLED, "seed": 9, "max_new_tokens": 12, "stop": ["zq"]}
     expected = run(store, of, **draft)
     job = admit(store, of, **draft)
-    first = engine(store, of, job)
-    for _ in range(turns):
-        first.turn()
+    turn(first := engine(store, of, job), turns)
+    first.close()
     seen = list(transcript(store, job).emissions)
     finish(engine(store, model(**SEEDED), job, worker="second", form=form))
     done = result(store, job)
@@ -226,8 +232,7 @@ def test_reexecution_repeats_the_calls_that_made_the_lanes_also_after_a_prefill(
     for turns, form in ((3, "prefill"), (4, "prefill"), (2, "reexecute")):
         made = recording(engine(store, model(**SEEDED), job, worker=f"{turns}", form=form))
         calls.append(form)
-        for _ in range(turns):
-            made.turn()
+        turn(made, turns)
     prompt = len(transcript(store, job).state.spec.prompt)
     assert calls == [
         *("prefill", prompt, 1, 1),
@@ -241,9 +246,9 @@ def test_a_worker_that_was_replaced_cannot_append_and_lets_go(store):
     of = model("Hello, world.")
     job = admit(store, of)
     zombie = engine(store, of, job)
-    zombie.turn()
+    turn(zombie)
     finish_other = engine(store, model("Hello, world."), job, worker="second")
-    (loss,) = zombie.turn()
+    (loss,) = turn(zombie)
     assert (loss.job, loss.outcome) == (job, Outcome.FENCED.value)
     assert not zombie.jobs
     finish(finish_other)

@@ -1,0 +1,144 @@
+"""One step ahead of the log: the call and decision that run beside an append, and what becomes of them if it fails."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from cranks import BESIDE, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
+
+from decodelog.fsm.errors import DatabaseUnavailable
+from decodelog.fsm.events import CallCompleted
+from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.ports import Outcome
+from decodelog.runtime import patience
+from decodelog.runtime.engine import Engine
+
+SEEDED = {"seed": 11, "spread": 2.0, "period": 64}
+SAMPLED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "max_new_tokens": 12}
+
+
+class Held:
+    """A log whose appends wait to be let through, or fail."""
+
+    def __init__(self, store):
+        self._store = store
+        self.through = threading.Event()
+        self.through.set()
+        self.failure = None
+
+    def append(self, batch):
+        assert self.through.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        return self._store.append(batch)
+
+
+def held_engine(store, of, *jobs, sink=None):
+    log = Held(store)
+    made = Engine(log, of, sink, overlap_ms=BESIDE)
+    for job in jobs:
+        made.adopt(claim(store, job), "tester")
+    return log, made
+
+
+@pytest.mark.contract("LOG-4", "OUT-7")
+def test_a_call_runs_beside_the_append_and_nothing_of_it_is_seen_before(store):
+    seen = []
+    job = admit(store, model("Hello"))
+    log, made = held_engine(store, model("Hello"), job, sink=lambda job, emissions, state: seen.extend(emissions))
+    turn(made, 2)
+    log.through.clear()
+    made.turn()
+    # The crank is at the third token, with its append under way; a reader and the transcript are at the second.
+    assert made.jobs[job].token == ord("l")
+    assert made.jobs[job].state.frontier.output == 3
+    assert made.jobs[job].transcript.state.frontier.output == store.row(job).output == 2
+    turning = threading.Thread(target=made.turn)
+    turning.start()
+    while made.jobs[job].lane.length < len(made.jobs[job].state.spec.prompt) + 3:
+        pass  # the fourth call is made while the third append is held
+    assert [emission.text for emission in seen] == [e.text for e in transcript(store, job).emissions] == ["H", "e"]
+    assert turning.is_alive()
+    log.through.set()
+    turning.join(30)
+    finish(made)
+    assert "".join(emission.text for emission in seen) == result(store, job)["text"] == "Hello"
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-4", "CALL-9", "LOG-10")
+@pytest.mark.parametrize("turns", range(1, 6))
+def test_what_a_failed_append_invalidates_is_dropped_and_the_job_ends_with_the_same_bytes(store, turns, monkeypatch):
+    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.0)
+    expected = run(store, model(**SEEDED), **SAMPLED)
+    seen = []
+    job = admit(store, model(**SEEDED), **SAMPLED)
+    log, made = held_engine(store, model(**SEEDED), job, sink=lambda job, emissions, state: seen.extend(emissions))
+    turn(made, turns)
+    log.failure = DatabaseUnavailable("test", "the disk is gone")
+    made.turn()
+    with pytest.raises(DatabaseUnavailable):
+        made.turn()
+    made.close()
+    assert not made.jobs
+    assert seen == transcript(store, job).emissions
+    assert len(seen) == turns
+    finish(engine(store, model(**SEEDED), job, worker="second"))
+    done = result(store, job)
+    assert [done[key] for key in ("text", "token_ids")] == [expected[key] for key in ("text", "token_ids")]
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-4", "LOG-7")
+def test_a_job_lost_while_the_crank_is_ahead_takes_only_itself_along(store):
+    lost, mate = admit(store, model("Hello")), admit(store, model("Hello"))
+    seen = []
+    log, made = held_engine(
+        store, model("Hello"), lost, mate, sink=lambda job, emissions, state: seen.extend((job, e) for e in emissions)
+    )
+    turn(made, 2)
+    log.through.clear()
+    made.turn()
+    claim(store, lost, "second", dead=("tester",))
+    log.through.set()
+    losses = made.turn()
+    assert [(loss.job, loss.outcome) for loss in losses] == [(lost, Outcome.FENCED.value)]
+    assert list(made.jobs) == [mate]
+    finish(made)
+    assert result(store, mate)["text"] == "Hello"
+    assert [e for job, e in seen if job == lost] == transcript(store, lost).emissions
+    assert store.row(lost).output == 2
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-4", "FSM-9", "CALL-9")
+def test_a_cancel_stands_behind_the_step_that_is_under_way(store):
+    job = admit(store, model("Hello"))
+    log, made = held_engine(store, model("Hello"), job)
+    turn(made, 2)
+    log.through.clear()
+    made.turn()
+    threading.Timer(0.05, log.through.set).start()
+    made.turn(lambda: {job: [FinishReason.CANCELLED]})
+    # Once the end is on its way, no second end and no further step is made.
+    made.turn(lambda: {job: [FinishReason.CANCELLED]})
+    assert not made.jobs
+    done = result(store, job)
+    assert (done["finish_reason"], done["text"], done["usage"]["completion_tokens"]) == ("cancelled", "Hel", 3)
+    calls = [event for record in store.read(job) for event in record.events if isinstance(event, CallCompleted)]
+    assert len(calls) == 3
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-4")
+def test_letting_go_waits_for_the_append_that_is_under_way(store):
+    job = admit(store, model("Hello"))
+    log, made = held_engine(store, model("Hello"), job)
+    turn(made, 2)
+    log.through.clear()
+    made.turn()
+    threading.Timer(0.05, log.through.set).start()
+    made.close()
+    assert store.row(job).output == 3
+    assert not made.jobs

@@ -151,8 +151,9 @@ class Engine:
         proposals += self._decided([result for result in called if result.job.name not in ended])
         for name, (reason, *also) in ended.items():
             # A job may have come to its end while the interruption was on its way: the first end stands.
-            if (job := self.jobs.get(name)) is not None and not job.state.status.terminal:
-                proposals.append((job, job.propose(CloseRequest(reason, tuple(also)))))
+            held = self.jobs.get(name)
+            if held is not None and not held.state.status.terminal:
+                proposals.append((held, held.propose(CloseRequest(reason, tuple(also)))))
         return proposals
 
     def _decided(self, called: Sequence[Called]) -> list[tuple[Job, Proposal]]:

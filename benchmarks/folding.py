@@ -1,4 +1,4 @@
-"""(d) From stored bytes to a state: our fold beside eventsourcing's."""
+"""(d) From stored bytes to a state: our load beside eventsourcing's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from jobs import admit, engine_of, run_out, seconds
 from measuring import Figures, median_ratio, medians, take_turns
 from scripted import one_thread, scripted_model
 
+from decodelog.fsm.load import load
 from decodelog.fsm.ports import Store
 from decodelog.fsm.transcript import Transcript
 
@@ -20,24 +21,28 @@ LOADS = 3
 
 
 def folding(rounds: int, note: Callable[[str], None]) -> Figures:
-    """Microseconds an event to load and fold a sampled job of 2,000 tokens, verified; beside aggregates of as many.
+    """Microseconds an event to load a sampled job of 2,000 tokens; beside aggregates of as many events.
 
-    Our side reads the appends, verifies the hash chain, decodes, folds (which issues every receipt and digest again and
-    compares them) and builds the transcript. Theirs is `repository.get`: read, decode, apply.
+    Our side reads the appends, verifies the hash chain over every one, decodes them, and builds state and transcript
+    with every token's text, place and log-probabilities. As the job is one run of steps, its first and its last are
+    folded with receipt and digest, and of those between the counts are checked (see `decodelog.fsm.load`).
+    `audit_fold_us` is the same with every event folded: each receipt is issued and each state digested again.
+    Theirs is `repository.get`: read, decode, apply.
     """
     with one_thread(), folder() as directory, store_at(sqlite_url(directory, "fold")) as store:
         note(f"writing a job of {TOKENS} tokens, and aggregates with as many events")
         (job,) = admit(store, scripted_model(), 1, TOKENS, sampled=True)
         with engine_of(store, scripted_model(), [job]) as engine:
             run_out(engine)
-        events = load(store, job)
+        events = loaded(store, job)
         app = peer_eventsourcing.application(directory, "fold_es")
         generation = peer_eventsourcing.new_generation(app, (events - 1) // 3)
         counter = peer_eventsourcing.new_counter(app, events - 1)
         note(f"{rounds} rounds of loading {events} events, {LOADS} times each")
         turns = take_turns(
             {
-                "fold_us": lambda: per_event(lambda: load(store, job), events),
+                "fold_us": lambda: per_event(lambda: loaded(store, job), events),
+                "audit_fold_us": lambda: per_event(lambda: folded(store, job), events),
                 "es_fold_us": lambda: per_event(lambda: get(app, generation), events),
                 "es_fold_integer_us": lambda: per_event(lambda: get(app, counter), events),
             },
@@ -50,8 +55,15 @@ def folding(rounds: int, note: Callable[[str], None]) -> Figures:
     }
 
 
-def load(store: Store, job: str) -> int:
-    """Fold a job's whole log; its count of events."""
+def loaded(store: Store, job: str) -> int:
+    """Load a job's whole log; its count of events."""
+    transcript = Transcript()
+    load(transcript, store.read(job))
+    return transcript.sequence
+
+
+def folded(store: Store, job: str) -> int:
+    """Fold a job's whole log event by event; its count of events."""
     transcript = Transcript()
     for record in store.read(job):
         for event in record.events:

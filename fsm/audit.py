@@ -48,13 +48,13 @@ def replay(job: str, records: Iterable[Record]) -> Audited:
     fence, chain = 0, EMPTY_HEAD.chain
     try:
         for record in records:
-            at = transcript.sequence + 1
-            if record.first != at or record.last != at + len(record.events) - 1 or not record.events:
+            at, events = transcript.sequence + 1, record.events
+            if record.first != at or record.last != at + len(events) - 1 or not events:
                 return _faulty(job, transcript, "gap", f"an append of {record.first}..{record.last} follows {at - 1}")
             if record.fence < fence:
                 return _faulty(job, transcript, "fence", f"fence {record.fence} follows fence {fence}")
             fence, chain = record.fence, record.chain
-            for event in record.events:
+            for event in events:
                 if fault := _foreign(job, transcript.state, event, record):
                     return _faulty(job, transcript, *fault)
                 transcript.take(event)

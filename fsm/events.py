@@ -6,11 +6,12 @@ them together.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from .finish import FinishReason
-from .receipt import Receipt
+from .receipt import Receipt, Selection
 from .states import Trigger
 
 
@@ -135,3 +136,50 @@ EVENTS: dict[str, type[Event]] = {
         RequestFailed,
     )
 }
+
+
+class TokenStep(NamedTuple):
+    """The three events of an ordinary step as one value: a call, the decision on its scores, and its commit.
+
+    A log writes and reads them as one; they are still three facts, and `events` gives them. The fields have the
+    names that they have there. `output` counts this step's token, and the receipt's step is one less.
+    """
+
+    tokens: int
+    lanes: int
+    scores: bytes
+    branch: int
+    selection: Selection
+    piece: bytes
+    hidden: bool
+    receipt_id: bytes
+    output: int
+    state: bytes
+
+    @property
+    def events(self) -> tuple[CallCompleted, DecisionMade, OutputCommitted]:
+        tokens, lanes, scores, branch, selection, piece, hidden, receipt_id, output, state = self
+        receipt = Receipt(output - 1, branch, selection, piece, hidden, receipt_id)
+        return CallCompleted(tokens, lanes, scores), DecisionMade(receipt), OutputCommitted(output, state)
+
+
+STEP_EVENTS = 3
+
+Entry = Event | TokenStep
+"""What the log of a job is read as: an event, or the three of a step."""
+
+
+def count(entries: Iterable[Entry]) -> int:
+    """How many events the entries are."""
+    return sum([STEP_EVENTS if isinstance(entry, TokenStep) else 1 for entry in entries])
+
+
+def expand(entries: Iterable[Entry]) -> tuple[Event, ...]:
+    """The entries as events, each step as its three."""
+    events: list[Event] = []
+    for entry in entries:
+        if isinstance(entry, TokenStep):
+            events += entry.events
+        else:
+            events.append(entry)
+    return tuple(events)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from .events import Event
+from .events import Entry, Event, expand
 from .states import Status
 
 
@@ -74,14 +74,18 @@ class AppendResult(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One stored append, decoded. `chain` is the digest after it."""
+    """One stored append, decoded. `chain` is the digest after it, `entries` its events with each step as one."""
 
     first: int
     last: int
     fence: int
     key: bytes
     chain: bytes
-    events: tuple[Event, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return expand(self.entries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Emission(NamedTuple):
 
 @dataclass(slots=True)
 class Transcript:
-    """A job's state beside everything it has made visible; `take` is the only way to change it.
+    """A job's state beside everything it has made visible; `take` changes it by one event, `load` by a log.
 
     `rebuilt` counts the tokens that the newest rebuild processed in one call, 0 where there was none: the prompt, or
     these, were prefilled, and every token after them had a call of its own.
@@ -48,7 +48,6 @@ class Transcript:
     token_ids: list[int] = field(default_factory=list)
     emissions: list[Emission] = field(default_factory=list)
     rebuilt: int = 0
-    _pieces: list[str] = field(default_factory=list)
 
     def take(self, event: Event, state: State | None = None) -> None:
         """Fold the next event in; `state` is the state after it where the caller has folded it already."""
@@ -77,7 +76,6 @@ class Transcript:
         finish: str | None,
     ) -> None:
         horizon = (before or after).horizon
-        self._pieces.append(after.delta)
         self.emissions.append(
             Emission(
                 self.sequence,
@@ -94,7 +92,7 @@ class Transcript:
     @property
     def text(self) -> str:
         """All text released so far: the joined deltas, which is what every stream shows."""
-        return "".join(self._pieces)
+        return "".join([emission.text for emission in self.emissions])
 
     @property
     def processed_tokens(self) -> list[int]:

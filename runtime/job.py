@@ -8,6 +8,7 @@ from hashlib import sha256
 
 from ..fsm.errors import BrokenInvariant, LostTenure
 from ..fsm.events import DecisionMade, Event, OutputCommitted
+from ..fsm.load import load
 from ..fsm.ports import Append, AppendResult, Claim, EventLog, Head, Outcome
 from ..fsm.state import State
 from ..fsm.transcript import Emission, Transcript
@@ -42,12 +43,9 @@ class Job:
 
     @classmethod
     def load(cls, log: EventLog, claim: Claim) -> Job:
-        """Fold the job's log from its first event."""
-        transcript, head = Transcript(), claim.head
-        for record in log.read(claim.job):
-            for event in record.events:
-                transcript.take(event)
-            head = Head(record.last, record.chain)
+        """Load the job's log from its first event."""
+        transcript = Transcript()
+        head = load(transcript, log.read(claim.job))
         if transcript.state is None:
             raise BrokenInvariant(clause="LOG-1", reason=f"job {claim.job} has no events")
         if head != claim.head:

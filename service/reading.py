@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..fsm.events import Event
+from ..fsm.load import load
 from ..fsm.ports import EventLog
 from ..fsm.transcript import Emission, Transcript
 
@@ -29,11 +30,9 @@ class Follower:
         self._job = job
 
     def poll(self) -> Sequence[Emission]:
-        """What became visible since the last poll. Errors: UnknownJob, CorruptRecord, and what replay finds broken."""
+        """What became visible since the last poll. Errors: UnknownJob, CorruptRecord, and what `load` finds broken."""
         emitted = len(self.transcript.emissions)
-        for record in self._log.read(self._job, after=self.transcript.sequence):
-            for event in record.events:
-                self.transcript.take(event)
+        load(self.transcript, self._log.read(self._job, after=self.transcript.sequence))
         return self.transcript.emissions[emitted:]
 
     @property
@@ -43,7 +42,7 @@ class Follower:
 
 
 def transcript_of(log: EventLog, job: str) -> Transcript:
-    """Everything a job has made visible so far. Errors: UnknownJob, CorruptRecord, and what replay finds broken."""
+    """Everything a job has made visible so far. Errors: UnknownJob, CorruptRecord, and what `load` finds broken."""
     follower = Follower(log, job)
     follower.poll()
     return follower.transcript

@@ -12,8 +12,9 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from ..fsm.errors import CorruptRecord
+from ..fsm.events import count
 from ..fsm.ports import EMPTY_HEAD, Head, Record
-from .codec import decode
+from .codec import entries
 
 CHECK_BYTES = 8
 ANCHOR_EVENTS = 64
@@ -79,10 +80,10 @@ def records(job: str, rows: Iterable[Stored], after: int, head: Head | None = No
     """Verify rows (see `verified`), and decode the ones whose last event is beyond sequence `after`."""
     for (first, last, fence, key, _, payload), chain in verified(job, rows, after, head):
         if last > after:
-            events = decode(payload, key, job, first)
-            if len(events) != last - first + 1:
-                raise CorruptRecord(job, first, f"{len(events)} events are stored as {first} to {last}")
-            yield Record(first, last, fence, key, chain, events)
+            held = entries(payload, key, job, first)
+            if count(held) != last - first + 1:
+                raise CorruptRecord(job, first, f"{count(held)} events are stored as {first} to {last}")
+            yield Record(first, last, fence, key, chain, held)
 
 
 class StoredLog(NamedTuple):

@@ -22,12 +22,15 @@ from ..fsm.events import (
     CallCompleted,
     CallFailed,
     DecisionMade,
+    Entry,
     Event,
     LanesRebuilt,
     OutputCommitted,
     RequestAdmitted,
     RequestClosed,
     RequestFailed,
+    TokenStep,
+    expand,
 )
 from ..fsm.finish import FinishReason
 from ..fsm.receipt import Alternative, Receipt, Selection
@@ -70,19 +73,18 @@ def encode(events: Sequence[Event], key: bytes) -> bytes:
 
 
 def decode(payload: bytes, key: bytes, job: str, first: int) -> tuple[Event, ...]:
-    """The events of a stored payload, equal to the ones encoded, floats bit for bit.
+    """The events of a stored payload, equal to the ones encoded, floats bit for bit; errors as in `entries`."""
+    return expand(entries(payload, key, job, first))
+
+
+def entries(payload: bytes, key: bytes, job: str, first: int) -> tuple[Entry, ...]:
+    """The events of a stored payload, with the three of a step as the one value that they were written as.
 
     `job` and `first`, the sequence of the first event, name the place in errors: UnknownWireTag for an event of a
     newer release, CorruptRecord for bytes that no release wrote.
     """
-    events: list[Event] = []
     try:
-        for fields in unpackb(payload, use_list=False):
-            if fields[0] == STEP:
-                events += _to_step(fields, key)
-            else:
-                events.append(_DECODE[fields[0]](fields, key))
-        return tuple(events)
+        return tuple([_DECODE[fields[0]](fields, key) for fields in unpackb(payload, use_list=False)])
     except (ValueError, TypeError, LookupError, struct.error) as problem:
         raise undecodable(payload, job, first, problem) from problem
 
@@ -96,7 +98,7 @@ def undecodable(payload: bytes, job: str, first: int, problem: Exception) -> Cor
     for offset, code in enumerate(wire):
         if not isinstance(code, int):
             return CorruptRecord(job, first + offset, f"{code!r} is no wire tag")
-        if code != STEP and code not in _DECODE:
+        if code not in _DECODE:
             return UnknownWireTag(job, first + offset, code)
     return CorruptRecord(job, first, f"the fields of an event cannot be read ({problem})")
 
@@ -254,8 +256,8 @@ _NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
 }
 
 
-def _to_step(fields: Fields, key: bytes) -> tuple[Event, Event, Event]:
-    """The three events of an ordinary step, all at version 1, which is the newest of each."""
+def _to_step(fields: Fields, key: bytes) -> TokenStep:
+    """The events of an ordinary step, all at version 1, which is the newest of each."""
     _, tokens, lanes, step, branch, piece, hidden, token, support, packed = fields
     if len(packed) == _GREEDY.size:
         scores, state, raw, logprob, margin = _GREEDY.unpack(packed)
@@ -263,8 +265,7 @@ def _to_step(fields: Fields, key: bytes) -> tuple[Event, Event, Event]:
     else:
         scores, state, raw, logprob, margin, draw, start, end = _DRAWN.unpack(packed)
         selection = Selection(token, support, raw, logprob, margin, draw, start, end)
-    receipt = Receipt(step, branch, selection, piece, hidden, key)
-    return CallCompleted(tokens, lanes, scores), DecisionMade(receipt), OutputCommitted(step + 1, state)
+    return TokenStep(tokens, lanes, scores, branch, selection, piece, hidden, key, step + 1, state)
 
 
 def reader(tag: str, version: int) -> Callable[[Fields, bytes], Event]:
@@ -283,4 +284,7 @@ def reader(tag: str, version: int) -> Callable[[Fields, bytes], Event]:
     return upcast
 
 
-_DECODE = {code: reader(tag, version) for code, (tag, version) in WIRE.items()}
+_DECODE: dict[int, Callable[[Fields, bytes], Entry]] = {
+    STEP: _to_step,
+    **{code: reader(tag, version) for code, (tag, version) in WIRE.items()},
+}

@@ -129,9 +129,9 @@ def whole(job: str, rows: list[Stored], after: int, head: Head) -> Iterator[Reco
     """Decode rows (see `chain.records`), and hold them to the head that the job's row claims."""
     if not rows and after < head.sequence:
         raise CorruptRecord(job, head.sequence, "the newest append is missing")
-    last = Head(0, b"")
-    for record in records(job, rows, after):
-        yield record
-        last = Head(record.last, record.chain)
+    newest = None
+    for newest in records(job, rows, after):
+        yield newest
+    last = Head(newest.last, newest.chain) if newest is not None else Head(0, b"")
     if rows and last != head:
         raise CorruptRecord(job, min(last.sequence, head.sequence), "its end is not the head that the job's row names")

@@ -58,7 +58,7 @@ def place(connection: Connection, job: str) -> Place | None:
 
 def walk(connection: Connection, tail: int, after: int) -> list[Stored]:
     """A job's appends in order, from an anchor at or before sequence `after`, or else the first, to the newest."""
-    return [Stored._make(row) for row in connection.execute(WALK, {"tail": tail, "after": after})]
+    return [Stored._make(row) for row in connection.execute(WALK, {"tail": tail, "after": after}).all()]
 
 
 def surroundings(job: str, rows: Iterable[Stored], sequence: int) -> tuple[bytes | None, Stored | None]:

@@ -73,6 +73,11 @@ def advance(
     node, held, undecoded, bytes_released, characters_released, closed = horizon
     if closed:
         return horizon, "", None
+    if not (node or held or hidden) and matcher.starts.isdisjoint(piece):
+        # Most tokens: no stop has begun, none begins here, and all of the piece is text.
+        text, left = decode(undecoded, piece)
+        bytes_released += len(undecoded) + len(piece) - len(left)
+        return Horizon(0, b"", left, bytes_released, characters_released + len(text)), text, None
     position = horizon.position
     if hidden:
         stop = matcher.whole(piece) if armed else None

@@ -1,0 +1,303 @@
+"""Loading a log: exactly what folding it event by event gives, and what only the audit finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import EOS, Live, call, drawn, scores_of, selection
+from test_fold import pieces, requests
+
+from decodelog.fsm import fold
+from decodelog.fsm.audit import replay
+from decodelog.fsm.errors import Problem
+from decodelog.fsm.events import CallFailed, DecisionMade, Event, TokenStep
+from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.load import load
+from decodelog.fsm.next_step import Step, next_step
+from decodelog.fsm.ports import EMPTY_HEAD, Head, Record
+from decodelog.fsm.receipt import Receipt
+from decodelog.fsm.states import Status
+from decodelog.fsm.transcript import Transcript
+from decodelog.fsm.transition import CloseRequest, CommitOutput, FailCall, FailRequest, IssueDecision, RebuildLanes
+from decodelog.store.codec import encode, entries
+
+pytestmark = pytest.mark.contract("FSM-3", "FSM-4", "OUT-7")
+
+
+def read(record: Record) -> Record:
+    """The append as it is read once it was written: what can be one step is one."""
+    return record._replace(entries=entries(encode(record.events, record.key), record.key, "job-1", record.first))
+
+
+def append(events: Sequence[Event], first: int) -> Record:
+    """The events as one append."""
+    key = next((event.receipt.receipt_id for event in events if isinstance(event, DecisionMade)), bytes(32))
+    return Record(first, first + len(events) - 1, 1, key, bytes(32), tuple(events))
+
+
+def loaded(records: Iterable[Record]) -> Transcript:
+    transcript = Transcript()
+    load(transcript, records)
+    return transcript
+
+
+def folded(events: Iterable[Event]) -> Transcript:
+    transcript = Transcript()
+    for event in events:
+        transcript.take(event)
+    return transcript
+
+
+# ---- every log -------------------------------------------------------------------------------------------------
+
+choices = st.builds(
+    lambda token, shape, piece, hidden: IssueDecision(
+        (selection(token), drawn(token)._replace(alternatives=()), drawn(token, 0.0))[shape], piece, hidden
+    ),
+    st.integers(EOS, 30) | st.just(50),
+    st.sampled_from([0, 0, 0, 1, 1, 2]),
+    pieces,
+    st.sampled_from([False, False, True]),
+)
+ends = st.sampled_from([CloseRequest(FinishReason.CANCELLED), FailRequest("artifact_gone")])
+
+
+def takeover(live: Live, choice: IssueDecision) -> None:
+    live.attempt(live.state.tenure.fence + 1)
+    if next_step(live.state) is not Step.CLOSE and live.state.status in (Status.PREFILLED, Status.PENDING):
+        scores = scores_of(live.state) if live.state.status is Status.PREFILLED else b""
+        live.do(RebuildLanes("prefill", live.state.frontier.processed, scores))
+
+
+def failed_call(live: Live, choice: IssueDecision) -> None:
+    if next_step(live.state) is Step.CALL:
+        live.do(FailCall("call_failed", "a fault"))
+
+
+def one_command(live: Live, choice: IssueDecision) -> None:
+    live.do({Step.CALL: call(live.state), Step.DECIDE: choice, Step.COMMIT: CommitOutput()}[next_step(live.state)])
+
+
+def turn(live: Live, choice: IssueDecision) -> None:
+    if next_step(live.state) is Step.CALL:
+        live.do(call(live.state), choice, CommitOutput())
+
+
+ACTS = st.sampled_from([*[turn] * 8, one_command, takeover, failed_call])
+
+
+@st.composite
+def histories(draw: Any) -> Live:
+    """A job of up to 30 acts: long runs of whole turns, and everything that can come between."""
+    options = draw(requests)
+    live = Live.admit(**options | {"max_new": options["max_new"] * 2, "context": 90})
+    for act, choice in draw(st.lists(st.tuples(ACTS, choices), max_size=30)):
+        if live.state.status.terminal:
+            return live
+        act(live, choice)
+    if not live.state.status.terminal and draw(st.booleans()):
+        live.do(draw(ends))
+    return live
+
+
+@given(histories())
+def test_every_prefix_of_a_log_loads_as_it_folds(live):
+    """Prefixes by appends, as a crash leaves them. Every step of a run is its last in one of them."""
+    records, whole = [], Transcript()
+    for record in live.records:
+        records.append(read(record))
+        for event in record.events:
+            whole.take(event)
+        assert loaded(records) == whole
+    assert whole.state == live.state
+
+
+@given(histories(), st.data())
+def test_a_log_that_is_cut_into_other_appends_anywhere_loads_as_it_folds(live, data):
+    events = live.events
+    cuts = data.draw(st.sets(st.integers(1, len(events)), max_size=len(events)))
+    records = [
+        read(append(events[start:end], start + 1))
+        for start, end in pairwise([0, *sorted(cuts - {len(events)}), len(events)])
+    ]
+    assert loaded(records) == folded(events)
+
+
+@given(histories(), st.data())
+def test_a_log_that_is_followed_loads_as_it_folds(live, data):
+    """As a reader polls: each load goes on from where the one before ended, and says where the log ends now."""
+    records = [read(record) for record in live.records]
+    cut = data.draw(st.integers(0, len(records)))
+    transcript = Transcript()
+    head = load(transcript, records[:cut])
+    assert head == (Head(records[cut - 1].last, records[cut - 1].chain) if cut else EMPTY_HEAD)
+    load(transcript, records[cut:])
+    assert transcript == folded(live.events)
+
+
+# ---- what a jump leaves out, and what it does not ----------------------------------------------------------------
+
+STEPS = 7
+FIRST = 2  # the append of the first step, after the admission and the attempt
+
+
+def run() -> Live:
+    """A run of steps; the stop `Z!` does not come, and `|` is a hidden special token."""
+    live = Live.admit(max_new=20, context=60, stop=["Z!"])
+    live.attempt()
+    for step in range(STEPS):
+        live.turn(50 + step, b"|" if step == 3 else b"<%d>" % step, hidden=step == 3)
+    return live
+
+
+LIVE = run()
+RECORDS = [read(record) for record in LIVE.records]
+
+
+def test_an_ordinary_step_is_read_as_one_and_is_its_three_events() -> None:
+    assert all(isinstance(entry, TokenStep) for record in RECORDS[FIRST:] for entry in record.entries)
+    assert [event for record in RECORDS for event in record.events] == LIVE.events
+    assert loaded(RECORDS) == LIVE.transcript
+    assert replay("job-1", RECORDS).faults == []
+
+
+def test_a_load_issues_the_receipts_of_the_first_and_the_last_step_of_a_run_and_an_audit_all(monkeypatch) -> None:
+    issued: list[int] = []
+    issue = fold.issue
+
+    def counting(binding: bytes, step: int, *rest: Any) -> Receipt:
+        issued.append(step)
+        return issue(binding, step, *rest)
+
+    monkeypatch.setattr(fold, "issue", counting)
+    loaded(RECORDS)
+    assert issued == [0, STEPS - 1]
+    issued.clear()
+    replay("job-1", RECORDS)
+    assert issued == list(range(STEPS))
+
+
+Change = Callable[[TokenStep], TokenStep]
+
+
+def chosen(**facts: Any) -> Change:
+    return lambda step: step._replace(selection=step.selection._replace(**facts))
+
+
+REFUSED: dict[str, Change] = {
+    "another output number": lambda step: step._replace(output=step.output + 1),
+    "too many tokens": lambda step: step._replace(tokens=step.tokens + 1),
+    "no tokens": lambda step: step._replace(tokens=0),
+    "lanes ahead": lambda step: step._replace(lanes=step.lanes + 1),
+    "lanes behind": lambda step: step._replace(lanes=step.lanes - 1),
+    "tokens and lanes that balance each other": lambda step: step._replace(
+        tokens=step.tokens + 1, lanes=step.lanes + 1
+    ),
+    "no score row": lambda step: step._replace(scores=b""),
+    "half a score row's digest": lambda step: step._replace(scores=step.scores[:16]),
+    "a token that ends the job": chosen(token=EOS),
+    "a longer piece": lambda step: step._replace(piece=step.piece + b"x", hidden=False),
+    "a shorter piece": lambda step: step._replace(piece=b"x" if step.hidden else b"", hidden=False),
+    "a piece that completes a stop": lambda step: step._replace(piece=b"Z!>", hidden=False),
+    "a piece of fewer characters": lambda step: step._replace(piece="é>".encode(), hidden=False),
+    "another visibility": lambda step: step._replace(hidden=not step.hidden),
+}
+"""Changes of one step that a load refuses, whichever step of a run it is."""
+
+UNSEEN: dict[str, tuple[Change, int]] = {
+    "another log-probability": (chosen(logprob=-0.125), 1),
+    "another raw log-probability": (chosen(logprob_raw=-0.75), 1),
+    "a draw": (chosen(unit_draw=0.25, start=0.125, end=0.5), 1),
+    "another token that ends nothing": (chosen(token=99), 1),
+    "another branch": (lambda step: step._replace(branch=1), 1),
+    "another score row": (lambda step: step._replace(scores=b"z" * 32), 1),
+    "another piece as long": (lambda step: step._replace(piece=b"y" * len(step.piece)), 1),
+    "another digest of the state": (lambda step: step._replace(state=b"d" * 32), 1),
+    "another receipt id": (lambda step: step._replace(receipt_id=b"r" * 32), 2),
+}
+"""Changes that only the audit finds between the first step of a run and its last, or the last two."""
+
+
+def changed(index: int, change: Change) -> list[Record]:
+    """The log as if one step had been written and chained so: no stored byte is wrong."""
+    at = FIRST + index
+    (step,) = RECORDS[at].entries
+    assert isinstance(step, TokenStep)
+    return [*RECORDS[:at], RECORDS[at]._replace(entries=(change(step),)), *RECORDS[at + 1 :]]
+
+
+def found(records: list[Record]) -> int:
+    """The sequence of the event that the audit names."""
+    (fault,) = replay("job-1", records).faults
+    return fault.sequence
+
+
+@pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("index", range(STEPS))
+def test_a_step_that_cannot_be_is_refused_at_the_latest_where_the_jump_lands(index, change):
+    records = changed(index, change)
+    with pytest.raises(Problem):
+        loaded(records)
+    assert RECORDS[FIRST + index].first <= found(records) <= RECORDS[FIRST + index].last
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize(("change", "last"), UNSEEN.values(), ids=UNSEEN)
+@pytest.mark.parametrize("index", range(STEPS))
+def test_what_moves_no_frontier_and_no_text_is_found_by_the_audit_and_leads_a_load_to_the_same_state(
+    index, change, last
+):
+    records = changed(index, change)
+    assert RECORDS[FIRST + index].first <= found(records) <= RECORDS[FIRST + index].last
+    if 0 < index < STEPS - last:
+        assert loaded(records).state == LIVE.state
+    else:
+        with pytest.raises(Problem):
+            loaded(records)
+
+
+@pytest.mark.parametrize("index", range(STEPS - 1))
+def test_steps_that_are_out_of_order_are_refused(index):
+    at = FIRST + index
+    one, other = RECORDS[at : at + 2]
+    swapped = [*RECORDS[:at], one._replace(entries=other.entries), other._replace(entries=one.entries)]
+    dropped, doubled = [*RECORDS[:at], *RECORDS[at + 1 :]], [*RECORDS[: at + 1], *RECORDS[at:]]
+    for records in ([*swapped, *RECORDS[at + 2 :]], dropped, doubled):
+        with pytest.raises(Problem):
+            loaded(records)
+
+
+def test_a_step_after_the_end_or_before_the_admission_is_refused() -> None:
+    live = Live.admit(max_new=3)
+    for step in range(3):
+        live.turn(50 + step)
+    records = [read(record) for record in live.records]
+    assert live.state.status is Status.CLOSED
+    for damaged in ([*records, records[-1]], records[1:], [*records[:-1], *records[-1:] * 2]):
+        with pytest.raises(Problem):
+            loaded(damaged)
+
+
+def test_a_due_end_that_did_not_come_is_refused_wherever_the_run_goes_on() -> None:
+    """The steps of a request that allows more tokens, under a request that allows three."""
+    (admission,) = Live.admit(max_new=3, context=60, stop=["Z!"]).records
+    with pytest.raises(Problem, match="this state"):
+        loaded([read(admission), *RECORDS[1:]])
+
+
+@pytest.mark.contract("FSM-10")
+def test_steps_after_a_spent_retry_budget_are_refused() -> None:
+    live = Live.admit(retry_budget=1)
+    live.attempt()
+    for _ in range(2):
+        live.turn(50)
+    records = [read(record) for record in live.records]
+    failure = append([CallFailed("call_failed", "a fault")], 6)
+    assert loaded([*records[:-1], failure, records[-1]]).state == live.state
+    with pytest.raises(Problem, match="retry budget"):
+        loaded([*records[:-1], failure, failure, records[-1]])

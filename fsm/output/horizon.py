@@ -73,8 +73,8 @@ def advance(
     node, held, undecoded, bytes_released, characters_released, closed = horizon
     if closed:
         return horizon, "", None
-    if not (node or held or hidden) and matcher.starts.isdisjoint(piece):
-        # Most tokens: no stop has begun, none begins here, and all of the piece is text.
+    if not (node or hidden) and matcher.starts.isdisjoint(piece):
+        # Most tokens: no stop has begun, so nothing is held, and none begins here: all of the piece is text.
         text, left = decode(undecoded, piece)
         bytes_released += len(undecoded) + len(piece) - len(left)
         return Horizon(0, b"", left, bytes_released, characters_released + len(text)), text, None

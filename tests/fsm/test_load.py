@@ -17,7 +17,7 @@ from decodelog.fsm.audit import replay
 from decodelog.fsm.errors import Problem
 from decodelog.fsm.events import CallFailed, DecisionMade, Event, TokenStep
 from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.load import load
+from decodelog.fsm.load import jump, load
 from decodelog.fsm.next_step import Step, next_step
 from decodelog.fsm.ports import EMPTY_HEAD, Head, Record
 from decodelog.fsm.receipt import Receipt
@@ -94,8 +94,8 @@ ACTS = st.sampled_from([*[turn] * 8, one_command, takeover, failed_call])
 @st.composite
 def histories(draw: Any) -> Live:
     """A job of up to 30 acts: long runs of whole turns, and everything that can come between."""
-    options = draw(requests)
-    live = Live.admit(**options | {"max_new": options["max_new"] * 2, "context": 90})
+    options = draw(requests) | {"max_new": draw(st.integers(8, 24)), "min_new": draw(st.integers(0, 8)), "context": 90}
+    live = Live.admit(**options)
     for act, choice in draw(st.lists(st.tuples(ACTS, choices), max_size=30)):
         if live.state.status.terminal:
             return live
@@ -189,7 +189,7 @@ def chosen(**facts: Any) -> Change:
     return lambda step: step._replace(selection=step.selection._replace(**facts))
 
 
-REFUSED: dict[str, Change] = {
+MISCOUNTED: dict[str, Change] = {
     "another output number": lambda step: step._replace(output=step.output + 1),
     "too many tokens": lambda step: step._replace(tokens=step.tokens + 1),
     "no tokens": lambda step: step._replace(tokens=0),
@@ -200,6 +200,10 @@ REFUSED: dict[str, Change] = {
     ),
     "no score row": lambda step: step._replace(scores=b""),
     "half a score row's digest": lambda step: step._replace(scores=step.scores[:16]),
+}
+"""Changes of one step that a jump sees at once."""
+
+REFUSED = MISCOUNTED | {
     "a token that ends the job": chosen(token=EOS),
     "a longer piece": lambda step: step._replace(piece=step.piece + b"x", hidden=False),
     "a shorter piece": lambda step: step._replace(piece=b"x" if step.hidden else b"", hidden=False),
@@ -235,6 +239,30 @@ def found(records: list[Record]) -> int:
     """The sequence of the event that the audit names."""
     (fault,) = replay("job-1", records).faults
     return fault.sequence
+
+
+def steps_of(records: list[Record]) -> list[TokenStep]:
+    return [entry for record in records for entry in record.entries if isinstance(entry, TokenStep)]
+
+
+def jumped(records: list[Record]) -> tuple[Transcript, int]:
+    """The transcript after a jump over the run that the log is, and how many steps of the run it then has."""
+    transcript = folded(event for record in records[: FIRST + 1] for event in record.events)
+    return transcript, jump(transcript, steps_of(records), 1)
+
+
+def test_a_jump_leads_to_what_the_fold_leads_to() -> None:
+    transcript, steps = jumped(RECORDS)
+    assert steps == STEPS - 1
+    assert transcript == folded(event for record in RECORDS[:-1] for event in record.events)
+
+
+@pytest.mark.parametrize("change", MISCOUNTED.values(), ids=MISCOUNTED)
+@pytest.mark.parametrize("index", range(1, STEPS - 1))
+def test_a_jump_ends_before_the_step_whose_counts_are_wrong(index, change):
+    transcript, steps = jumped(changed(index, change))
+    assert steps == index
+    assert transcript == folded(event for record in RECORDS[: FIRST + index] for event in record.events)
 
 
 @pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
@@ -283,11 +311,22 @@ def test_a_step_after_the_end_or_before_the_admission_is_refused() -> None:
             loaded(damaged)
 
 
-def test_a_due_end_that_did_not_come_is_refused_wherever_the_run_goes_on() -> None:
-    """The steps of a request that allows more tokens, under a request that allows three."""
-    (admission,) = Live.admit(max_new=3, context=60, stop=["Z!"]).records
-    with pytest.raises(Problem, match="this state"):
-        loaded([read(admission), *RECORDS[1:]])
+@pytest.mark.contract("FSM-7", "FSM-8")
+@pytest.mark.parametrize("end", range(2, STEPS))
+def test_a_run_that_goes_on_where_an_end_was_due_is_refused(end):
+    """By one step, whose receipt is that of a state in which no end is due."""
+    live = Live.admit(max_new=end)
+    for step in range(end):
+        live.turn(50 + step)
+    events, due = live.events[:-1], live.states[-2]
+    assert due.due == (FinishReason.LENGTH,)
+    beyond = Live(events, [due._replace(due=())])
+    beyond.turn(50 + end)
+    log = beyond.events[:-1]
+    steps = [read(append(log[at : at + 3], at + 1)) for at in range(1, len(log), 3)]
+    assert len(steps_of(steps)) == end + 1
+    with pytest.raises(Problem, match="is due"):
+        loaded([append(log[:1], 1), *steps])
 
 
 @pytest.mark.contract("FSM-10")

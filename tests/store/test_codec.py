@@ -25,11 +25,14 @@ from decodelog.fsm.events import (
     RequestAdmitted,
     RequestClosed,
     RequestFailed,
+    TokenStep,
+    count,
+    expand,
 )
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.receipt import Alternative, Receipt, Selection
 from decodelog.store import codec
-from decodelog.store.codec import STEP, STEP_WIRE, WIRE, decode, encode
+from decodelog.store.codec import STEP, STEP_WIRE, WIRE, decode, encode, entries
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "events"
 KEY = bytes(range(32))
@@ -146,7 +149,11 @@ def steps(draw):
 @pytest.mark.contract("LOG-5")
 @given(steps())
 def test_a_step_written_as_one_is_the_same_three_events(step):
-    assert decode(encode(step, KEY), KEY, "job-1", 1) == step
+    payload = encode(step, KEY)
+    assert decode(payload, KEY, "job-1", 1) == step
+    held = entries(payload, KEY, "job-1", 1)
+    assert isinstance(held[0], TokenStep) is (unpackb(payload)[0][0] == STEP)
+    assert (expand(held), count(held)) == (step, len(step))
 
 
 @pytest.mark.contract("LOG-5", "POL-6")
@@ -211,6 +218,13 @@ def test_bytes_that_no_release_wrote_are_a_corrupt_record(payload, reason):
 def test_any_bytes_decode_or_are_a_typed_error(payload):
     with suppress(CorruptRecord, UnknownWireTag):
         decode(payload, KEY, "job-1", 1)
+
+
+@pytest.mark.contract("LOG-5")
+@given(st.lists(st.none() | counts | floats | text | st.binary(), min_size=8, max_size=8), st.sampled_from([88, 112]))
+def test_a_step_of_any_values_expands_or_is_a_typed_error(values, size):
+    with suppress(CorruptRecord):
+        expand(entries(packb([[STEP, *values, bytes(size)]]), KEY, "job-1", 1))
 
 
 # ---- old versions ----

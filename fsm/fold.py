@@ -1,4 +1,4 @@
-"""fold: (state, event) -> state. The only way a state comes to be, live and in replay; a load (`load.py`) leaves some out.
+"""fold: (state, event) -> state. The only way a state comes to be, live and in replay. A load (`load.py`) skips states.
 
 Every event is checked against the state that it claims to follow: a receipt must be the one that this state issues, a
 commit must lead to the state whose digest it carries, frontiers must balance. A log that does not say so is a

@@ -73,6 +73,10 @@ class AppendResult(NamedTuple):
     detail: str = ""
 
 
+Durable = Callable[[], list[AppendResult]]
+"""What is left of an append: to wait until it is durable. One result for each, in order."""
+
+
 class Record(NamedTuple):
     """One stored append, decoded. `chain` is the digest after it, `entries` its events with each step as one."""
 
@@ -152,6 +156,13 @@ class EventLog(Protocol):
 
         A refused append changes nothing and does not keep the others from being appended. FENCED and TERMINAL
         refusals are recorded beside the log with their reason.
+        """
+
+    def begin(self, batch: Sequence[Append]) -> Durable:
+        """The same in two halves: all that this thread must do now, and the wait, once, on any thread.
+
+        Others see the log as it was until the second half has returned; a batch whose second half is dropped leaves no
+        trace. It must follow soon: it may keep everyone else from writing.
         """
 
     def read(self, job: str, after: int = 0) -> Iterator[Record]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import LostTenure, NonFiniteScores
+from ..fsm.errors import LostTenure, NonFiniteScores, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step
-from ..fsm.ports import Append, EventLog
+from ..fsm.ports import Append, Durable, EventLog
 from ..fsm.receipt import Selection
 from ..fsm.rng import unit_draws
 from ..fsm.state import State
@@ -34,12 +34,14 @@ from .model import Model
 from .patience import patiently
 from .policy.decide import decide
 from .policy.scores import Logits, VocabularyAxis
+from .writer import Writer
 
 APPEND_TRIES = 4
 
-OVERLAP_MS = 1.0
-"""How long a model call must be, in ms, to have the append before it run beside it. Beside a shorter one, two threads
-that both want the interpreter, and wake each other once a turn, cost more than the sync that they hide."""
+BESIDE_CALL_MS = 1.0
+BESIDE_JOBS_MAX = 16
+"""An append runs beside the next call where that call is long, or the jobs are few. With many jobs and short calls two
+threads want the interpreter all the time, and passing it between them costs more than the sync that they hide."""
 
 Sink = Callable[[str, Sequence[Emission], State], None]
 """Receives what a job has made visible, after it is durable. What it raises does not touch the job."""
@@ -64,17 +66,16 @@ class Engine:
         model: Model,
         sink: Sink | None = None,
         form: str = "prefill",
-        overlap_ms: float = OVERLAP_MS,
+        beside: bool | None = None,
     ) -> None:
         self.jobs: dict[str, Job] = {}
         self.model = model
         self._log = log
         self._sink = sink
         self._batcher = Batcher(model, form)
-        self._writer = ThreadPoolExecutor(1, "writer")
-        self._overlap_ms = overlap_ms
+        self._writer: Writer[list[LostTenure]] = Writer()
+        self._beside = beside
         self._call_ms = 0.0
-        self._under_way: Future[list[LostTenure]] | None = None
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
 
     def adopt(self, job: Job, worker: str) -> None:
@@ -109,10 +110,7 @@ class Engine:
 
     def settle(self) -> list[LostTenure]:
         """Wait for the append that is under way; see `turn` for what it returns and raises."""
-        if self._under_way is None:
-            return []
-        under_way, self._under_way = self._under_way, None
-        return self._let_go(under_way.result())
+        return self._let_go(self._writer.end()) if self._writer.busy else []
 
     def _let_go(self, lost: list[LostTenure]) -> list[LostTenure]:
         """Drop the jobs that a durable turn has ended, and those that it has lost."""
@@ -129,7 +127,7 @@ class Engine:
         finally:
             for name in list(self.jobs):
                 self.drop(name)
-            self._writer.shutdown()
+            self._writer.close()
 
     def _proposals(self, interruptions: Interruptions | None) -> list[tuple[Job, Proposal]]:
         """What each job's next step would append."""
@@ -205,15 +203,25 @@ class Engine:
         appends = [job.append_of(proposal) for job, proposal in proposals]
         for job, proposal in proposals:
             job.advance(proposal)
-        if self._call_ms < self._overlap_ms:
-            return self._let_go(self._write(proposals, appends))
-        self._under_way = self._writer.submit(self._write, proposals, appends)
-        return []
+        durable = patiently(lambda: self._log.begin(appends), APPEND_TRIES)
+        write = partial(self._write, proposals, appends, durable)
+        if self._beside or (self._beside is None and self._overlaps(len(appends))):
+            self._writer.begin(write)
+            return []
+        return self._let_go(write())
 
-    def _write(self, proposals: Sequence[tuple[Job, Proposal]], appends: Sequence[Append]) -> list[LostTenure]:
-        """The writer's part of a turn: make it durable, then take it over and publish it, job by job."""
+    def _overlaps(self, jobs: int) -> bool:
+        return self._call_ms >= BESIDE_CALL_MS or jobs <= BESIDE_JOBS_MAX
+
+    def _write(
+        self, proposals: Sequence[tuple[Job, Proposal]], appends: Sequence[Append], durable: Durable
+    ) -> list[LostTenure]:
+        """The writer's part of a turn: wait until it is durable, then take it over and publish it, job by job."""
+        try:
+            results = durable()
+        except Transient:
+            results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
         lost: list[LostTenure] = []
-        results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
         for (job, proposal), result in zip(proposals, results, strict=True):
             try:
                 self._publish(job, job.settle(proposal, result), proposal.state)

@@ -12,7 +12,7 @@ from functools import partial
 from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.ports import CANCEL, Claim, Clock, Store
-from .engine import OVERLAP_MS, Engine, Sink
+from .engine import Engine, Sink
 from .job import Job
 from .model import Model
 from .patience import patiently
@@ -28,17 +28,13 @@ Notice = Callable[[str, Problem], None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often things happen, in milliseconds, and how many jobs are held at once.
-
-    overlap_ms   how long a model call must be to have an append run beside it
-    """
+    """How often things happen, in milliseconds, and how many jobs are held at once."""
 
     lease_ms: int = 10_000
     claim_ms: int = 200
     inbox_ms: int = 50
     idle_ms: int = 50
     lanes_max: int = 16
-    overlap_ms: float = OVERLAP_MS
 
 
 class Worker:
@@ -147,7 +143,7 @@ class Worker:
 
     def _engine(self, model: str) -> Engine:
         if model not in self._engines:
-            self._engines[model] = Engine(self._store, self._load(model), self._sink, self._form, self._pace.overlap_ms)
+            self._engines[model] = Engine(self._store, self._load(model), self._sink, self._form)
         return self._engines[model]
 
     def _beat(self) -> None:

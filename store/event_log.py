@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ..fsm.errors import CorruptRecord, DatabaseLocked, UnknownJob
 from ..fsm.events import Event
-from ..fsm.ports import EMPTY_HEAD, Admission, Append, AppendResult, Head, JobRow, Outcome, Record
+from ..fsm.ports import EMPTY_HEAD, Admission, Append, AppendResult, Durable, Head, JobRow, Outcome, Record
 from ..fsm.states import Status
 from .admission import admission, attached
 from .chain import Stored, StoredLog, records
@@ -25,7 +25,7 @@ from .tables import appends, jobs, refusals
 
 ADMIT_TRIES = 3
 
-Appender = Callable[[list[Offer]], list[AppendResult]]
+Appender = Callable[[list[Offer]], Durable]
 
 
 class DatabaseLog:
@@ -61,7 +61,10 @@ class DatabaseLog:
         return True
 
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:
-        return self._appender([offer(append) for append in batch]) if batch else []
+        return self.begin(batch)()
+
+    def begin(self, batch: Sequence[Append]) -> Durable:
+        return self._appender([offer(append) for append in batch]) if batch else list
 
     def read(self, job: str, after: int = 0) -> Iterator[Record]:
         with self._database.single() as connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 
 from ..fsm.errors import UnknownJob
@@ -17,6 +18,7 @@ from ..fsm.ports import (
     Claim,
     Clock,
     Command,
+    Durable,
     Head,
     JobRow,
     Outcome,
@@ -126,6 +128,9 @@ class MemoryStore:
         offers = [offer(append) for append in batch]
         with self._lock:
             return [self._append(offered) for offered in offers]
+
+    def begin(self, batch: Sequence[Append]) -> Durable:
+        return partial(self.append, batch)
 
     def _append(self, offered: Offer) -> AppendResult:
         append = offered.append

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
-from ..fsm.ports import AppendResult, Outcome
+from ..fsm.ports import AppendResult, Durable, Outcome
 from .database import Database
 from .offer import Offer
 from .settle import settle
@@ -44,7 +45,11 @@ class PostgresAppender:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def __call__(self, offers: list[Offer]) -> list[AppendResult]:
+    def __call__(self, offers: list[Offer]) -> Durable:
+        # One round trip is all there is to it, and all of it is a wait.
+        return partial(self._append, offers)
+
+    def _append(self, offers: list[Offer]) -> list[AppendResult]:
         results = [offered.done(Outcome.APPENDED) for offered in offers]
         for wave in waves(offers):
             taken = self._take([offers[index] for index in wave])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import ExitStack
 from typing import Any
 
-from ..fsm.ports import AppendResult, Outcome
+from ..fsm.ports import AppendResult, Durable, Outcome
 from .database import Database
 from .offer import Offer
 from .settle import settle
@@ -39,21 +40,29 @@ class SqliteAppender:
         self._database = database
         self._ends: Ends = {}
 
-    def __call__(self, offers: list[Offer]) -> list[AppendResult]:
+    def __call__(self, offers: list[Offer]) -> Durable:
+        """Execute the batch; what is left is to commit it, with the sync."""
         try:
-            with self._database.driver() as cursor:
-                ends = self._take(cursor, offers)
+            with ExitStack() as opening:
+                ends = self._take(opening.enter_context(self._database.driver()), offers)
+                transaction = opening.pop_all()
         except Unexpected:
             for append, _, _ in offers:
                 self._ends.pop(append.job, None)
             with self._database.transaction() as connection:
-                return [settle(connection, self._database, offered) for offered in offers]
-        for append, _, _ in offers:
-            if append.finish is not None:
-                self._ends.pop(append.job, None)
-            else:
-                self._ends[append.job] = ends[append.job]
-        return [offered.done(Outcome.APPENDED) for offered in offers]
+                results = [settle(connection, self._database, offered) for offered in offers]
+            return lambda: results
+
+        def commit() -> list[AppendResult]:
+            transaction.close()
+            for append, _, _ in offers:
+                if append.finish is not None:
+                    self._ends.pop(append.job, None)
+                else:
+                    self._ends[append.job] = ends[append.job]
+            return [offered.done(Outcome.APPENDED) for offered in offers]
+
+        return commit
 
     def _take(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends:
         """Append all offers, and say where their logs end now; Unexpected where one cannot be."""

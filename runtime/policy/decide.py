@@ -18,7 +18,7 @@ from ...fsm.receipt import Alternative, Selection
 from .group import Group, group_rows
 from .plan import Plan, Temperature, TopK, TopP, Transform
 from .scores import Logits, VocabularyAxis, require
-from .select import draw, probabilities, settle, shift_and_summarise, summarise
+from .select import draw, probabilities, settle, shift_and_summarise, shift_and_summarise_one, summarise
 from .transforms import rank, scale, temperature, top_k, top_p
 
 Rows = Sequence[Sequence[float]]
@@ -131,6 +131,8 @@ def _plain_facts(values: Tensor) -> list[tuple[float, float, float, int]]:
     if values.dtype is torch.bfloat16:  # which numpy does not have
         values = values.float()
     rows = values.numpy().astype(np.float64)
+    if len(rows) == 1:
+        return [shift_and_summarise_one(rows[0])]
     return list(zip(*(fact.tolist() for fact in shift_and_summarise(rows)), strict=True))
 
 

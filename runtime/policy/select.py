@@ -88,6 +88,18 @@ def shift_and_summarise(rows: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbe
         return lowest, second, np.add.reduce(np.exp(rows), -1), token
 
 
+def shift_and_summarise_one(row: Numbers) -> tuple[float, float, float, int]:
+    """The same of one float64 row [V]: the bits that it has in a batch, in half the time."""
+    with np.errstate(invalid="ignore"):
+        token = int(row.argmax())
+        row -= row[token]
+        lowest = np.minimum.reduce(row)
+        row[token] = -np.inf
+        second = np.maximum.reduce(row)
+        row[token] = 0.0
+        return float(lowest), float(second), float(np.add.reduce(np.exp(row))), token
+
+
 @lru_cache(maxsize=64)
 def _indexes(count: int) -> Numbers:
     """[count] int64: 0, 1, 2, ... Shared: not to be written to."""

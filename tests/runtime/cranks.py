@@ -20,8 +20,7 @@ from decodelog.service.submit import submit
 
 LEASE_MS = 60_000
 WORKER = "tester"
-OVERLAP_MS = IN_PLACE = float("inf")
-BESIDE = 0.0
+BESIDE: bool | None = None
 
 
 def model(text: str | None = "Hello, world.", faults: tuple[Fault, ...] = (), **script: Any) -> ScriptedModel:
@@ -46,7 +45,7 @@ def engine(
     store: Store, of: ScriptedModel, *jobs: str, sink: Sink | None = None, worker: str = WORKER, **options: Any
 ) -> Engine:
     """An engine that holds these jobs, taken from whoever had them."""
-    made = Engine(store, of, sink, **{"overlap_ms": OVERLAP_MS, **options})
+    made = Engine(store, of, sink, **{"beside": BESIDE, **options})
     for job in jobs:
         made.adopt(claim(store, job, worker, dead=tuple(store.owners())), worker)
     return made

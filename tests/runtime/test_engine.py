@@ -22,10 +22,10 @@ SAMPLED = {"temperature": 1.0, "top_p": 0.95, "top_k": 80, "ignore_eos": True}
 SEEDED = {"seed": 11, "spread": 2.0, "period": 64}
 
 
-@pytest.fixture(autouse=True, params=[cranks.IN_PLACE, cranks.BESIDE], ids=["in-place", "beside"])
-def overlap(request, monkeypatch):
+@pytest.fixture(autouse=True, params=[False, True], ids=["in-place", "beside"])
+def beside(request, monkeypatch):
     """Every test holds with the append between two calls, and with the append beside the next call."""
-    monkeypatch.setattr(cranks, "OVERLAP_MS", request.param)
+    monkeypatch.setattr(cranks, "BESIDE", request.param)
 
 
 def events(store, job):

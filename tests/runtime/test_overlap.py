@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from cranks import BESIDE, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
+from cranks import admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
 
 from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.events import CallCompleted
@@ -19,7 +19,7 @@ SAMPLED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "max_new_tokens": 
 
 
 class Held:
-    """A log whose appends wait to be let through, or fail."""
+    """A log whose appends wait to be let through before they are durable, or fail."""
 
     def __init__(self, store):
         self._store = store
@@ -27,16 +27,25 @@ class Held:
         self.through.set()
         self.failure = None
 
+    def begin(self, batch):
+        durable = self._store.begin(batch) if self.failure is None else self._fail
+
+        def wait():
+            assert self.through.wait(30)
+            return durable()
+
+        return wait
+
+    def _fail(self):
+        raise self.failure
+
     def append(self, batch):
-        assert self.through.wait(30)
-        if self.failure is not None:
-            raise self.failure
-        return self._store.append(batch)
+        return self.begin(batch)()
 
 
 def held_engine(store, of, *jobs, sink=None):
     log = Held(store)
-    made = Engine(log, of, sink, overlap_ms=BESIDE)
+    made = Engine(log, of, sink, beside=True)
     for job in jobs:
         made.adopt(claim(store, job), "tester")
     return log, made
@@ -94,14 +103,13 @@ def test_what_a_failed_append_invalidates_is_dropped_and_the_job_ends_with_the_s
 def test_a_job_lost_while_the_crank_is_ahead_takes_only_itself_along(store):
     lost, mate = admit(store, model("Hello")), admit(store, model("Hello"))
     seen = []
-    log, made = held_engine(
+    _, made = held_engine(
         store, model("Hello"), lost, mate, sink=lambda job, emissions, state: seen.extend((job, e) for e in emissions)
     )
     turn(made, 2)
-    log.through.clear()
-    made.turn()
     claim(store, lost, "second", dead=("tester",))
-    log.through.set()
+    made.turn()
+    assert made.jobs[lost].token == made.jobs[mate].token == ord("l")
     losses = made.turn()
     assert [(loss.job, loss.outcome) for loss in losses] == [(lost, Outcome.FENCED.value)]
     assert list(made.jobs) == [mate]

@@ -17,8 +17,7 @@ from decodelog.runtime.worker import Pace, Worker
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
 
-# Every append runs beside the next call, however short that is.
-FAST = Pace(lease_ms=2_000, claim_ms=1, inbox_ms=0, idle_ms=5, overlap_ms=0.0)
+FAST = Pace(lease_ms=2_000, claim_ms=1, inbox_ms=0, idle_ms=5)
 ENDLESS = {"seed": 3, "period": 64}
 
 

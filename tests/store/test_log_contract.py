@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 
@@ -38,6 +39,38 @@ def test_what_was_appended_is_read_back_in_order_and_equal(store):
     assert [(record.key, record.events) for record in rest] == [(append.key, append.events) for append in appends]
     assert [(record.first, record.last) for record in rest] == [(2, 4), (5, 7), (8, 10)]
     assert store.row("job-1").head == Head(10, rest[-1].chain) == writer.head
+
+
+@pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
+def test_an_append_in_two_halves_is_seen_after_the_second_which_any_thread_may_do(store):
+    writers = [admit(store, f"job-{number}") for number in range(3)]
+    before = [contents(store, writer.job) for writer in writers]
+    durable = store.begin([writer.step() for writer in writers])
+    assert [contents(store, writer.job) for writer in writers] == before
+    with ThreadPoolExecutor(1) as thread:
+        results = thread.submit(durable).result()
+    assert outcomes(results) == [Outcome.APPENDED] * 3
+    assert [store.row(writer.job).head for writer in writers] == [result.head for result in results]
+    assert store.begin([])() == []
+
+
+@pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
+def test_an_append_whose_second_half_is_dropped_leaves_no_trace_and_keeps_no_one_waiting(store):
+    writer = admit(store)
+    before = contents(store)
+    durable = store.begin([writer.step("lost")])
+    del durable
+    assert contents(store) == before
+    (result,) = store.append([writer.step()])
+    assert result.outcome is Outcome.APPENDED
+
+
+@pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
+def test_a_batch_of_which_one_is_refused_takes_the_others_in_two_halves_too(store):
+    one, two = admit(store, "job-1"), admit(store, "job-2")
+    store.append([one.step("first")])
+    results = store.begin([one.step("other"), two.step()])()
+    assert outcomes(results) == [Outcome.CONFLICT, Outcome.APPENDED]
 
 
 @pytest.mark.contract("LOG-3")

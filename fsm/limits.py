@@ -59,6 +59,8 @@ STOP_STRING_BYTES_MAX: Final = 1024
 
 # A schema of a large interface has some tens of kilobytes; each byte may take six in an envelope.
 GRAMMAR_BYTES_MAX: Final = 128 * 1024
+# One for JSON, and one for each form of a tool call that a model may know; each reads every byte.
+DETECTORS_MAX: Final = 8
 # What a model writes nests as deep as what it was shown; a deeper value is one that does not end.
 JSON_DEPTH_MAX: Final = 64
 # The keys of every open object are kept with the state, by their digests.
@@ -106,7 +108,7 @@ IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
 _ENVELOPE_BYTES_MAX: Final = (
     PROMPT_TOKENS_MAX * (_ID_DIGITS_MAX + 1 + 2)
     + (STOP_TOKEN_IDS_MAX + 2 * EOS_IDS_MAX) * (_ID_DIGITS_MAX + 1)
-    + STOP_STRINGS_MAX * (6 * STOP_STRING_BYTES_MAX + 3)
+    + (STOP_STRINGS_MAX + 2 * DETECTORS_MAX) * (6 * STOP_STRING_BYTES_MAX + 3)
     + 6 * GRAMMAR_BYTES_MAX
     + 64 * 1024  # names, digests, transforms and the words of the schema
 )

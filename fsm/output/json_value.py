@@ -164,7 +164,7 @@ def _between(place: _Place, byte: int) -> int:
         return 1 if place.run <= BLANKS_MAX else place.broken(f"more than {BLANKS_MAX} blanks follow each other")
     place.run = 0
     mode = place.mode
-    if mode == VALUE or mode == ITEM:
+    if mode in (VALUE, ITEM):
         return place.close() if byte == 0x5D and mode == ITEM else _begin(place, byte)
     if mode == NEXT:
         return _next(place, byte)

@@ -201,28 +201,31 @@ def committed(state: State) -> State:
     if receipt is None:
         raise BrokenInvariant(clause="FSM-5", reason="a DECIDED state holds no receipt")
     frontier = state.frontier.after_commit()
-    piece, hidden = receipt.piece, receipt.hidden and spec.skip_special
+    hidden = receipt.hidden and spec.skip_special
     armed = frontier.output >= spec.min_new_tokens
-    structure, standing = state.structure, None
+    structure, piece, standing = state.structure, receipt.piece, None
     if structure is not None:
-        structure, taken = (
-            watch(structure, spec.detectors, piece, hidden, armed)
-            if receipt.structure is None
-            else (Structure(receipt.structure), len(piece))
-        )
-        # What follows the structure in its last token is not text, so no stop is looked for in it.
-        piece = piece if hidden else piece[:taken]
+        structure, piece = structured(spec, structure, receipt, hidden, armed)
     horizon, delta, match = advance(
         state.horizon, spec.matcher, piece, hidden=hidden, include_stop=spec.include_stop, armed=armed
     )
     if structure is not None:
-        if match is not None and match.end < state.horizon.position + (0 if hidden else len(piece)):
-            structure = state.structure  # The text ends before the structure does.
-        standing = structure.standing
+        end = state.horizon.position + (0 if hidden else len(piece))
+        # A stop that ends the text before the structure's end leaves it incomplete.
+        standing = structure.standing if match is None or match.end == end else Standing.INCOMPLETE
+        structure = structure._replace(standing=standing)
     due = spec.due(receipt.selection.token, frontier.output, match is not None, standing)
     return State(
         spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None, structure
     )
+
+
+def structured(spec: Spec, before: Structure, receipt: Receipt, hidden: bool, armed: bool) -> tuple[Structure, bytes]:
+    """Where the token leaves the structure, and what of its bytes can be text: none after the structure's end."""
+    if receipt.structure is not None:
+        return Structure(receipt.structure), receipt.piece
+    structure, taken = watch(before, spec.detectors, receipt.piece, hidden, armed)
+    return structure, receipt.piece if hidden else receipt.piece[:taken]
 
 
 def request_closed(state: State, event: RequestClosed) -> State:

@@ -31,6 +31,8 @@ from .job import Job
 from .model import Model
 from .patience import patiently
 from .policy.decide import decide
+from .policy.grammar import Parser, grammars_of
+from .policy.json_guard import Mask
 from .policy.scores import Logits, VocabularyAxis
 
 APPEND_TRIES = 4
@@ -63,10 +65,19 @@ class Engine:
         A recorded receipt that was not consumed is committed by the next turn, before any model call: nothing is drawn
         again.
         """
+        job.parser = self._parser(job)
         start = StartAttempt(job.claim.fence, worker, self.model.recorded)
         self._publish(job, patiently(lambda: job.record(self._log, start), APPEND_TRIES))
         if not job.state.status.terminal:
             self.jobs[job.name] = job
+
+    def _parser(self, job: Job) -> Parser | None:
+        """The parser of the job's grammar after its committed tokens, if it has one. Errors: GrammarRefused."""
+        if (grammar := job.state.spec.grammar) is None:
+            return None
+        parser = grammars_of(self.model).parser(grammar)
+        parser.stand_after(job.transcript.token_ids)
+        return parser
 
     def drop(self, name: str) -> None:
         """Let go of a job: its lane is released, its log stays as it is."""
@@ -126,7 +137,11 @@ class Engine:
         if not rows:
             return proposals
         selections = decide(
-            Logits(_rows(rows), self._axis), [result.job.plan for result in rows], _draws(rows), self._axis
+            Logits(_rows(rows), self._axis),
+            [result.job.plan for result in rows],
+            _draws(rows),
+            self._axis,
+            _masks([result.job for result in rows]),
         )
         for result, selection in zip(rows, selections, strict=True):
             proposals.append((result.job, result.job.propose(*self._commands(result, selection))))
@@ -140,7 +155,8 @@ class Engine:
             return (FailCall(*fault), FailRequest(*fault))
         text = self.model.text
         token = selection.token
-        issue = IssueDecision(selection, text.pieces[token], text.is_special(token))
+        standing = None if result.job.parser is None else result.job.parser.take(token)
+        issue = IssueDecision(selection, text.pieces[token], text.is_special(token), structure=standing)
         return (result.command, issue, CommitOutput())
 
     def _append(self, proposals: Sequence[tuple[Job, Proposal]]) -> list[LostTenure]:
@@ -180,6 +196,16 @@ def _rows(results: Sequence[Called]) -> Tensor:
     if len(results) == batch.shape[0]:
         return batch
     return batch[[result.row for result in results]]
+
+
+def _masks(jobs: Sequence[Job]) -> list[Mask | None] | None:
+    """The tokens that each job's grammar allows; None for a job that has none, or for all of them."""
+    if all(job.parser is None for job in jobs):
+        return None
+    for job in jobs:
+        if job.parser is not None:
+            job.parser.stand_after(job.transcript.token_ids)
+    return [None if job.parser is None else job.parser.allowed() for job in jobs]
 
 
 def _draws(results: Sequence[Called]) -> list[float | None]:

@@ -12,6 +12,7 @@ from ..fsm.ports import Append, AppendResult, Claim, EventLog, Head, Outcome
 from ..fsm.state import State
 from ..fsm.transcript import Emission, Transcript
 from ..fsm.transition import Command, Proposal, transitions
+from .policy.grammar import Parser
 from .policy.plan import Plan
 from .policy.plans import plan_of
 from .session import Lane
@@ -23,6 +24,7 @@ COMMAND_DOMAIN = b"decodelog.command.v1"
 class Job:
     """One job under one tenure. Only `adopt` moves it, and only with events that are durable.
 
+    parser        where the output stands in the request's grammar, if it has one
     deadline_ms   when it is to end as timed out, in ms since 1970, if ever
     detached      its reader failed: nothing more is published to it from here
     """
@@ -33,6 +35,7 @@ class Job:
     state: State
     plan: Plan
     lane: Lane | None = None
+    parser: Parser | None = None
     deadline_ms: int | None = None
     detached: bool = False
 

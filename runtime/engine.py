@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import LostTenure, NonFiniteScores
+from ..fsm.errors import BrokenInvariant, LostTenure, NonFiniteScores
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step
 from ..fsm.ports import EventLog
@@ -31,7 +31,7 @@ from .job import Job
 from .model import Model
 from .patience import patiently
 from .policy.decide import decide
-from .policy.grammar import Parser, grammars_of
+from .policy.grammar import LIBRARY, Parser, grammars_of
 from .policy.json_guard import Mask
 from .policy.scores import Logits, VocabularyAxis
 
@@ -66,17 +66,23 @@ class Engine:
         again.
         """
         job.parser = self._parser(job)
-        start = StartAttempt(job.claim.fence, worker, self.model.recorded)
+        recorded = self.model.recorded if job.parser is None else (*self.model.recorded, LIBRARY)
+        start = StartAttempt(job.claim.fence, worker, tuple(sorted(recorded)))
         self._publish(job, patiently(lambda: job.record(self._log, start), APPEND_TRIES))
         if not job.state.status.terminal:
             self.jobs[job.name] = job
 
     def _parser(self, job: Job) -> Parser | None:
-        """The parser of the job's grammar after its committed tokens, if it has one. Errors: GrammarRefused."""
+        """The parser of the job's grammar after its committed tokens, if it has one.
+
+        Errors: GrammarRefused; BrokenInvariant where the committed tokens are not of the grammar.
+        """
         if (grammar := job.state.spec.grammar) is None:
             return None
         parser = grammars_of(self.model).parser(grammar)
         parser.stand_after(job.transcript.token_ids)
+        if not parser.allowed().any() and not due_reasons(job.state):
+            raise BrokenInvariant(clause="OUT-5", reason="the request's grammar has no token for what is committed")
         return parser
 
     def drop(self, name: str) -> None:

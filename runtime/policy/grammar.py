@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, __version__, regex_to_lark
 
 from ...fsm.canonical import ordered_json
 from ...fsm.envelope import Grammar
@@ -28,6 +28,7 @@ from .json_guard import JsonGuard, Mask, TokenFacts
 _OPTIONS = '%llguidance {"no_forcing": true, "allow_invalid_utf8": false}'
 _JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": rf"[ \t\n\r]{{1,{BLANKS_MAX}}}"}
 _GUIDANCE = "x-guidance"
+LIBRARY = ("grammar_library", f"llguidance {__version__}")
 _LISTING = re.compile(r"\n *1 \| ")
 
 
@@ -127,7 +128,7 @@ class Parser:
         if self.taken > len(tokens):
             self._matcher.reset()
             self._guard = None if self._guard is None else JsonGuard(self._grammars.facts)
-            self.taken = 0
+            self.taken, self._allowed = 0, None
         rest = tokens[self.taken :]
         if not rest:
             return

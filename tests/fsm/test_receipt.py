@@ -308,7 +308,7 @@ def test_a_receipt_changed_in_any_field_is_not_adopted(field: str, other: Callab
     state = prefilled().state
     receipt = receipt_of(transition(state, IssueDecision(drawn(60), b"x")).state)
     assert fold(state, DecisionMade(receipt)).receipt == receipt
-    with pytest.raises(BrokenInvariant, match="FSM-5|OUT-5"):
+    with pytest.raises(BrokenInvariant, match=r"FSM-5|OUT-5"):
         fold(state, DecisionMade(replace(receipt, **{field: other(receipt)})))
 
 

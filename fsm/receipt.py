@@ -121,7 +121,7 @@ def issue(
     """
     check_draw(selection)
     try:
-        head = _HEAD.pack(step, branch, marked(hidden, structure))
+        head = _HEAD.pack(step, branch, hidden if structure is None else marked(hidden, structure))
         bound = b"".join((DOMAIN, binding, prior, scores, head, selection.packed(), piece))
     except struct.error as problem:
         raise BrokenInvariant(clause="FSM-5", reason=f"{selection} does not fit a receipt ({problem})") from problem

@@ -14,7 +14,7 @@ from .output.stop_matcher import StopMatcher, compile_stops
 
 BINDING_DOMAIN = b"decodelog.job.v1"
 
-_BY_STANDING: dict[Standing | None, FinishReason] = {
+_BY_STANDING: dict[Standing, FinishReason] = {
     Standing.TERMINATED: FinishReason.STRUCTURED_COMPLETE,
     Standing.INVALID: FinishReason.STRUCTURED_ERROR,
 }
@@ -101,7 +101,7 @@ class Spec:
         `stopped` says that it completed a stop string, `standing` where it leaves the structure that was asked for.
         Before min_new_tokens outputs only the limits count.
         """
-        decided = _BY_STANDING.get(standing)
+        decided = None if standing is None else _BY_STANDING.get(standing)
         if not stopped and decided is None and output < self.output_max and token not in self.ending_ids:
             return ()
         held = set() if decided is None else {decided}

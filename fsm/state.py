@@ -82,6 +82,5 @@ class State(NamedTuple):
         held = receipt.receipt_id if receipt is not None else b""
         reasons = bytes([_REASON[reason] for reason in due]) if due else b""
         sought = b"" if structure is None else structure.digest_bytes()
-        return sha256(
-            b"".join((spec.binding, place, last_receipt, held, scores, horizon.digest_bytes(), sought, reasons))
-        ).digest()
+        parts = spec.binding, place, last_receipt, held, scores, horizon.digest_bytes(), sought, reasons
+        return sha256(b"".join(parts)).digest()

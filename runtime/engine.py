@@ -138,6 +138,9 @@ class Engine:
             # Zero output tokens asked for: the row exists and is not consumed.
             if result.job.state.spec.max_new_tokens == 0:
                 proposals.append((result.job, result.job.propose(result.command, CloseRequest(FinishReason.LENGTH))))
+            elif (fault := _ungrammatical(result.job)) is not None:
+                fail = FailRequest(fault.code, str(fault))
+                proposals.append((result.job, result.job.propose(result.command, fail)))
             else:
                 rows.append(result)
         if not rows:
@@ -204,13 +207,23 @@ def _rows(results: Sequence[Called]) -> Tensor:
     return batch[[result.row for result in results]]
 
 
+def _ungrammatical(job: Job) -> BrokenInvariant | None:
+    """Bring the job's parser to the committed tokens; the fault of a job whose grammar has no way on from them."""
+    if job.parser is None:
+        return None
+    try:
+        job.parser.stand_after(job.transcript.token_ids)
+    except BrokenInvariant as fault:
+        return fault
+    if not job.parser.allowed().any():
+        return BrokenInvariant(clause="OUT-5", reason="the request's grammar has no token for what is committed")
+    return None
+
+
 def _masks(jobs: Sequence[Job]) -> list[Mask | None] | None:
     """The tokens that each job's grammar allows; None for a job that has none, or for all of them."""
     if all(job.parser is None for job in jobs):
         return None
-    for job in jobs:
-        if job.parser is not None:
-            job.parser.stand_after(job.transcript.token_ids)
     return [None if job.parser is None else job.parser.allowed() for job in jobs]
 
 

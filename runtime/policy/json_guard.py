@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...fsm.limits import JSON_DEPTH_MAX, JSON_KEY_BYTES_MAX, JSON_KEYS_MAX, NUMERAL_BYTES_MAX
-from ...fsm.output.json_value import CHARACTER, DONE, NUMERAL, START, TEXT, Scan, scan
+from ...fsm.output.json_bytes import CHARACTER, DONE, NUMERAL, TEXT
+from ...fsm.output.json_value import START, Scan, scan
 from ...fsm.output.standing import Standing
 
 Mask = NDArray[np.bool_]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from decodelog.fsm.errors import Problem
 from decodelog.fsm.limits import BLANKS_MAX, JSON_DEPTH_MAX, JSON_KEY_BYTES_MAX, JSON_KEYS_MAX, NUMERAL_BYTES_MAX
-from decodelog.fsm.output.json_value import BROKEN, DONE, START, Scan, finish, scan
+from decodelog.fsm.output.json_bytes import BROKEN, DONE
+from decodelog.fsm.output.json_value import START, Scan, finish, scan
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.strict_json import parse
 

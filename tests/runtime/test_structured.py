@@ -200,18 +200,33 @@ def test_the_log_says_where_each_token_left_the_parser_and_by_which_library(stor
     assert "structure_complete" not in transcript(store, plain).result()
 
 
-def test_a_log_whose_tokens_are_not_of_its_grammar_is_not_taken_in_hand(store):
-    of = model("ab")
+def forged(store, of) -> str:
+    """A job whose log holds a receipt for a token that its grammar does not allow."""
     job = admit(store, of, regex="ab")
     first = claim(store, job)
     first.record(store, StartAttempt(first.claim.fence, WORKER))
     prompt = len(first.state.spec.prompt)
-    forged = IssueDecision(Selection(ord("x"), 1, -1.0, -1.0, 0.5), b"x", structure=Standing.INCOMPLETE)
-    first.record(store, CompleteCall(prompt, prompt, bytes(32)), forged)
-    taken = engine(store, of, job, worker="second")
-    taken.turn()  # the recorded receipt is committed first, whatever it holds
+    decision = IssueDecision(Selection(ord("x"), 1, -1.0, -1.0, 0.5), b"x", structure=Standing.INCOMPLETE)
+    first.record(store, CompleteCall(prompt, prompt, bytes(32)), decision)
+    return job
+
+
+def test_a_log_whose_tokens_are_not_of_its_grammar_is_not_taken_in_hand(store):
+    of = model("ab")
+    job = forged(store, of)
+    engine(store, of, job, worker="second").turn()  # the recorded receipt is committed, whatever it holds
     with pytest.raises(BrokenInvariant, match="grammar"):
         engine(store, of, job, worker="third")
+
+
+@pytest.mark.contract("POL-7")
+def test_a_job_in_hand_whose_tokens_are_not_of_its_grammar_fails_alone(store):
+    of = model("ab")
+    job, mate = forged(store, of), admit(store, of)
+    finish(engine(store, of, job, mate, worker="second"))
+    assert transcript(store, job).state.ending.cause == "broken_invariant"
+    assert result(store, mate)["text"] == "ab"
+    assert_audited(store)
 
 
 # ---- detectors, on a real log -----------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Draft(Plane):
     stop_on_json       end after the first whole JSON object or array; what stands before it is kept
     stop_on_tool_calls the same for a JSON object or array between two markers, of any of these pairs
     json_schema        the output is one JSON value of this schema; properties come in the schema's order
-    regex              the whole output matches this regular expression
+    regex              the whole output matches this regular expression (Rust's syntax; it is anchored as it is)
     grammar            the output is a text of this Lark grammar, from its rule `start`
     """
 

@@ -128,7 +128,7 @@ class Grammar(Plane):
 
     language  json_schema: `source` is a schema, an object, without blanks, its numbers and strings as RFC 8785 writes
               them, its keys in their own order, which is the order in which properties are written
-              regex: `source` is a regular expression that the whole output matches
+              regex: `source` is a regular expression (Rust's syntax) that the whole output matches
               lark: `source` is a context-free grammar with a rule named `start`
     """
 

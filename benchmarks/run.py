@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from size import size
 from stream import stream
+from structure import structure
 
 MEASURES: dict[str, tuple[Measure, int]] = {
     "stream": (stream, 5),
@@ -26,6 +27,7 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "folding": (folding, 5),
     "size": (size, 1),
     "position": (position, 5),
+    "structure": (structure, 5),
 }
 """The families of figures: what measures each, and its rounds."""
 

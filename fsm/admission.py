@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
 from .artifact import ArtifactFacts
-from .envelope import Envelope, Temperature, TopK, TopP
+from .envelope import Envelope, Grammar, Temperature, TopK, TopP
 from .errors import NotAdmissible
 
 Capability = Literal[
@@ -171,6 +171,23 @@ def _no_temperature(situation: Situation) -> str | None:
     return "sampling must state its temperature" if policy.family == "sample" and not stated else None
 
 
+def _grammar_conflicts(situation: Situation) -> str | None:
+    envelope = situation.envelope
+    places = [index for index, entry in enumerate(envelope.policy.transforms) if isinstance(entry, Grammar)]
+    if not places:
+        return None
+    if places != [0]:
+        return "it must come first, or what is applied before it may leave it no token"
+    ends = envelope.termination
+    if ends.ignore_eos:
+        return "ignore_eos asks for tokens after the end, and a grammar has none; give one of them"
+    if ends.min_new_tokens:
+        return "min_new_tokens may lie beyond the end of the grammar; give one of them"
+    if ends.detectors:
+        return "a grammar ends the output where it is whole; leave the detectors out"
+    return None
+
+
 def _too_many_logprobs(situation: Situation) -> str | None:
     top, size = situation.envelope.policy.logprobs_top, situation.envelope.text_interface.vocabulary_size
     return None if top <= size else f"{top} alternatives do not exist in a vocabulary of {size}"
@@ -215,6 +232,7 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("policy_transform_repeated", lambda situation: _repeated(situation.envelope.policy.transforms)),
     ("policy_greedy_reshapes", _greedy_reshapes),
     ("policy_temperature_missing", _no_temperature),
+    ("policy_grammar", _grammar_conflicts),
     ("policy_logprobs_top", _too_many_logprobs),
     # Cache ABI, and the positions that the cache is to hold.
     _equal("runtime.cache.abi", "cache_abi"),

@@ -24,7 +24,7 @@ from .envelope import (
     ZeroTokenChoice,
 )
 from .errors import SchemaViolation
-from .schema import JSON_LIST, Plane, TokenId, typed, violation
+from .schema import JSON_LIST, Plane, TokenId, text_within_bytes, typed, violation
 from .strict_json import kind_of, parse
 
 UNTIL_CONTEXT: Final = "until_context"
@@ -56,6 +56,17 @@ class Message(Plane):
     content: Annotated[str, TextForm.VERBATIM, Field(max_length=limits.TEXT_CHARACTERS_MAX)]
 
 
+class Markers(Plane):
+    """What a tool call stands between; where `end` is empty, the call's JSON ends it."""
+
+    begin: str
+    end: str = ""
+
+
+GrammarSource = Annotated[str, TextForm.VERBATIM, Field(min_length=1), text_within_bytes(limits.GRAMMAR_BYTES_MAX)]
+STRUCTURES: Final = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_calls")
+
+
 class Draft(Plane):
     """A request as people write it: exactly one of `prompt`, `messages` and `token_ids`, and flags.
 
@@ -68,6 +79,11 @@ class Draft(Plane):
     choice             which of several answers to one request this is; each has its own noise
     logprobs           alternatives recorded for each token; prompt_logprobs the same for the prompt's (not given: none)
     deadline_ms        time from admission after which the job ends as `timeout`
+    stop_on_json       end after the first whole JSON object or array; what stands before it is kept
+    stop_on_tool_calls the same for a JSON object or array between two markers, of any of these pairs
+    json_schema        the output is one JSON value of this schema; properties come in the schema's order
+    regex              the whole output matches this regular expression (Rust's syntax; it is anchored as it is)
+    grammar            the output is a text of this Lark grammar, from its rule `start`
     """
 
     prompt: Annotated[str, TextForm.VERBATIM, Field(min_length=1, max_length=limits.TEXT_CHARACTERS_MAX)] | None = None
@@ -96,6 +112,13 @@ class Draft(Plane):
     prompt_logprobs: Annotated[int, Field(ge=0, le=limits.LOGPROBS_TOP_MAX)] | None = None
     stop: StopStrings = ()
     stop_token_ids: StopIds = ()
+    stop_on_json: bool = False
+    stop_on_tool_calls: Annotated[
+        tuple[Markers, ...], JSON_LIST, ListOrder.ORDERED, Field(max_length=limits.DETECTORS_MAX - 1)
+    ] = ()
+    json_schema: dict[str, Any] | None = None
+    regex: GrammarSource | None = None
+    grammar: GrammarSource | None = None
     ignore_eos: bool = False
     deadline_ms: Annotated[int, Field(ge=1, le=limits.DEADLINE_MS_MAX)] | None = None
     include_stop: bool = False
@@ -115,6 +138,9 @@ class Draft(Plane):
             raise violation("prompt", "one of prompt, messages and token_ids must be given")
         if len(given) > 1:
             raise violation(given[1], f"{given[0]} is given too; give one of prompt, messages and token_ids")
+        structures = [name for name in STRUCTURES if getattr(self, name) not in (None, False, ())]
+        if len(structures) > 1 and structures != ["stop_on_json", "stop_on_tool_calls"]:
+            raise violation(structures[1], f"{structures[0]} is given too; one of them ends the output")
         if self.zero_token_choice is not None and self.max_new_tokens != 0:
             raise violation("zero_token_choice", "it is a choice only where max_new_tokens is 0")
         if self.max_new_tokens != UNTIL_CONTEXT and self.min_new_tokens > self.max_new_tokens:

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from . import limits
-from .canonical import ListOrder, TextForm, canonical_bytes, request_identity
-from .errors import SchemaViolation, UnknownVersion
+from .canonical import ListOrder, TextForm, canonical_bytes, ordered_json, request_identity
+from .errors import Rejected, SchemaViolation, UnknownVersion
 from .finish import FinishReason
 from .schema import (
     JSON_LIST,
@@ -123,7 +123,35 @@ class TopP(Plane):
     p: Annotated[float, Field(ge=0, le=1)]
 
 
-Transform = Annotated[Temperature | TopK | TopP, Field(discriminator="kind")]
+class Grammar(Plane):
+    """Keeps the tokens that lead on in a language, and an end token only where the output is whole.
+
+    language  json_schema: `source` is a schema, an object, without blanks, its numbers and strings as RFC 8785 writes
+              them, its keys in their own order, which is the order in which properties are written
+              regex: `source` is a regular expression (Rust's syntax) that the whole output matches
+              lark: `source` is a context-free grammar with a rule named `start`
+    """
+
+    kind: Literal["grammar"]
+    language: Literal["json_schema", "regex", "lark"]
+    source: Annotated[str, TextForm.VERBATIM, Field(min_length=1), text_within_bytes(limits.GRAMMAR_BYTES_MAX)]
+
+    @model_validator(mode="after")
+    def _schema_has_its_one_form(self) -> Self:
+        if self.language != "json_schema":
+            return self
+        try:
+            schema = parse(self.source.encode())
+        except Rejected as problem:
+            raise violation("source", f"it is no JSON schema: {problem}") from problem
+        if not isinstance(schema, dict):
+            raise violation("source", f"a schema must be an object, and is {kind_of(schema)}")
+        if ordered_json(schema) != self.source:
+            raise violation("source", "it is not in its one form: no blanks, numbers and strings as RFC 8785 says")
+        return self
+
+
+Transform = Annotated[Temperature | TopK | TopP | Grammar, Field(discriminator="kind")]
 
 
 class Policy(Plane):
@@ -180,8 +208,31 @@ class Runtime(Plane):
         return self
 
 
+class JsonValueDetector(Plane):
+    """Ends the output after its first whole JSON object or array."""
+
+    kind: Literal["json_value"]
+
+
+class ToolCallMarkers(Plane):
+    """Ends the output after the first JSON object or array between two markers; an empty `end`: at its last byte."""
+
+    kind: Literal["tool_call"]
+    begin: StopString
+    end: Annotated[str, TextForm.VERBATIM, text_within_bytes(limits.STOP_STRING_BYTES_MAX)]
+
+    @model_validator(mode="after")
+    def _end_is_no_blank(self) -> Self:
+        if self.end[:1] in (" ", "\t", "\n", "\r"):
+            raise violation("end", "it must not begin with a blank; blanks may stand before it in any case")
+        return self
+
+
+Detector = Annotated[JsonValueDetector | ToolCallMarkers, Field(discriminator="kind")]
+
+
 class Termination(Plane):
-    """When selection ends. `deadline_ms` counts from admission; `detectors` will list completion tests of the text."""
+    """When selection ends. `deadline_ms` counts from admission; `detectors` are completion tests of the text."""
 
     max_new_tokens: Annotated[int, Field(ge=0, le=limits.NEW_TOKENS_MAX)]
     zero_token_choice: ZeroTokenChoice | None
@@ -197,7 +248,7 @@ class Termination(Plane):
         ListOrder.ORDERED,
         Field(max_length=len(FinishReason)),
     ]
-    detectors: Reserved
+    detectors: Annotated[tuple[Detector, ...], JSON_LIST, ListOrder.ORDERED, Field(max_length=limits.DETECTORS_MAX)]
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:

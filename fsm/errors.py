@@ -97,6 +97,16 @@ class NotAdmissible(Rejected):
 
 
 @dataclass(eq=False)
+class GrammarRefused(Rejected):
+    """What an output was to be does not compile, or nothing can be it; `language` names the kind of grammar."""
+
+    code = "grammar_refused"
+    says = "the {language} cannot be followed: {reason}; correct it"
+    language: str
+    reason: str
+
+
+@dataclass(eq=False)
 class BrokenLimits(Defect):
     code = "broken_limits"
     says = "the limits contradict each other: {reason}; correct fsm/limits.py"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from .finish import FinishReason
+from .output.standing import Standing
 from .receipt import Receipt, Selection
 from .states import Trigger
 
@@ -155,11 +156,12 @@ class TokenStep(NamedTuple):
     receipt_id: bytes
     output: int
     state: bytes
+    structure: Standing | None = None
 
     @property
     def events(self) -> tuple[CallCompleted, DecisionMade, OutputCommitted]:
-        tokens, lanes, scores, branch, selection, piece, hidden, receipt_id, output, state = self
-        receipt = Receipt(output - 1, branch, selection, piece, hidden, receipt_id)
+        tokens, lanes, scores, branch, selection, piece, hidden, receipt_id, output, state, structure = self
+        receipt = Receipt(output - 1, branch, selection, piece, hidden, receipt_id, structure)
         return CallCompleted(tokens, lanes, scores), DecisionMade(receipt), OutputCommitted(output, state)
 
 

@@ -28,6 +28,8 @@ from .frontier import Frontier
 from .machine import target
 from .next_step import due_reasons
 from .output.horizon import START, advance, flush
+from .output.standing import Standing
+from .output.structure import BEGUN, Structure, sought, watch
 from .receipt import Receipt, Selection, issue
 from .spec import Spec
 from .state import NO_RECEIPT, Ending, State, Tenure
@@ -78,6 +80,7 @@ def admitted(event: RequestAdmitted) -> State:
         delta="",
         due=(),
         ending=None,
+        structure=sought(spec.detectors) if spec.detectors else None if spec.grammar is None else BEGUN,
     )
 
 
@@ -106,7 +109,18 @@ def call_completed(state: State, event: CallCompleted) -> State:
     check_scores(event.scores, wanted=True)
     tenure = state.tenure if not state.tenure.failures else state.tenure._replace(failures=0)
     return State(
-        state.spec, status, tenure, frontier, state.horizon, None, state.last_receipt, event.scores, "", (), None
+        state.spec,
+        status,
+        tenure,
+        frontier,
+        state.horizon,
+        None,
+        state.last_receipt,
+        event.scores,
+        "",
+        (),
+        None,
+        state.structure,
     )
 
 
@@ -135,17 +149,24 @@ def call_failed(state: State, event: CallFailed) -> State:
 def decision_made(state: State, event: DecisionMade) -> State:
     """Adopt a receipt after issuing it again from this state: every bound fact must lead to the same id."""
     offered = event.receipt
-    held = issued(state, offered.selection, offered.piece, offered.hidden, offered.branch)
+    held = issued(state, offered.selection, offered.piece, offered.hidden, offered.branch, offered.structure)
     if held.receipt_id != offered.receipt_id or held.step != offered.step:
         raise BrokenInvariant(clause="FSM-5", reason=f"receipt {offered.receipt_id.hex()} is not this state's")
     return decided(state, held)
 
 
-def issued(state: State, selection: Selection, piece: bytes, hidden: bool, branch: int) -> Receipt:
-    """The receipt of one decision on the state's score row; a state that has none to consume is refused."""
+def issued(
+    state: State, selection: Selection, piece: bytes, hidden: bool, branch: int, structure: Standing | None
+) -> Receipt:
+    """The receipt of one decision on the state's score row; a state that has none to consume is refused.
+
+    A decision under a grammar says where it leaves the parser, and no other does.
+    """
     advanced(state, DECISION_MADE)
+    if (structure is None) is not (state.spec.grammar is None):
+        raise BrokenInvariant(clause="OUT-5", reason=f"a parser's standing of {structure} is not this request's")
     prior, step = state.digest(), state.frontier.output
-    return issue(state.spec.binding, step, branch, prior, state.scores, selection, piece, hidden)
+    return issue(state.spec.binding, step, branch, prior, state.scores, selection, piece, hidden, structure)
 
 
 def decided(state: State, receipt: Receipt) -> State:
@@ -162,6 +183,7 @@ def decided(state: State, receipt: Receipt) -> State:
         "",
         (),
         None,
+        state.structure,
     )
 
 
@@ -179,16 +201,31 @@ def committed(state: State) -> State:
     if receipt is None:
         raise BrokenInvariant(clause="FSM-5", reason="a DECIDED state holds no receipt")
     frontier = state.frontier.after_commit()
+    hidden = receipt.hidden and spec.skip_special
+    armed = frontier.output >= spec.min_new_tokens
+    structure, piece, standing = state.structure, receipt.piece, None
+    if structure is not None:
+        structure, piece = structured(spec, structure, receipt, hidden, armed)
     horizon, delta, match = advance(
-        state.horizon,
-        spec.matcher,
-        receipt.piece,
-        hidden=receipt.hidden and spec.skip_special,
-        include_stop=spec.include_stop,
-        armed=frontier.output >= spec.min_new_tokens,
+        state.horizon, spec.matcher, piece, hidden=hidden, include_stop=spec.include_stop, armed=armed
     )
-    due = spec.due(receipt.selection.token, frontier.output, match is not None)
-    return State(spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None)
+    if structure is not None:
+        end = state.horizon.position + (0 if hidden else len(piece))
+        # A stop that ends the text before the structure's end leaves it incomplete.
+        standing = structure.standing if match is None or match.end == end else Standing.INCOMPLETE
+        structure = structure._replace(standing=standing)
+    due = spec.due(receipt.selection.token, frontier.output, match is not None, standing)
+    return State(
+        spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None, structure
+    )
+
+
+def structured(spec: Spec, before: Structure, receipt: Receipt, hidden: bool, armed: bool) -> tuple[Structure, bytes]:
+    """Where the token leaves the structure, and what of its bytes can be text: none after the structure's end."""
+    if receipt.structure is not None:
+        return Structure(receipt.structure), receipt.piece
+    structure, taken = watch(before, spec.detectors, receipt.piece, hidden, armed)
+    return structure, receipt.piece if hidden else receipt.piece[:taken]
 
 
 def request_closed(state: State, event: RequestClosed) -> State:

@@ -55,6 +55,23 @@ STOP_STRINGS_MAX: Final = 64
 # The text held back from a stream can be as long as a stop string, and the matcher's table grows with their sum.
 STOP_STRING_BYTES_MAX: Final = 1024
 
+# ---- structured output ----------------------------------------------------------------------------------------
+
+# A schema of a large interface has some tens of kilobytes; each byte may take six in an envelope.
+GRAMMAR_BYTES_MAX: Final = 128 * 1024
+# One for JSON, and one for each form of a tool call that a model may know; each reads every byte.
+DETECTORS_MAX: Final = 8
+# What a model writes nests as deep as what it was shown; a deeper value is one that does not end.
+JSON_DEPTH_MAX: Final = 64
+# The keys of every open object are kept with the state, by their digests.
+JSON_KEYS_MAX: Final = 512
+# A key names something; the bytes of one that is not finished are kept with the state.
+JSON_KEY_BYTES_MAX: Final = 1024
+# The shortest exact form of a double has at most 25 characters; digits without end are a known way to go wrong.
+NUMERAL_BYTES_MAX: Final = 32
+# A line break and the indentation of the deepest nesting by two; blanks without end are another such way.
+BLANKS_MAX: Final = 2 * JSON_DEPTH_MAX + 2
+
 # ---- policy and noise -----------------------------------------------------------------------------------------
 
 # Each transform is one pass over the vocabulary at every token.
@@ -91,7 +108,8 @@ IDEMPOTENCY_KEY_BYTES_MAX: Final = 255
 _ENVELOPE_BYTES_MAX: Final = (
     PROMPT_TOKENS_MAX * (_ID_DIGITS_MAX + 1 + 2)
     + (STOP_TOKEN_IDS_MAX + 2 * EOS_IDS_MAX) * (_ID_DIGITS_MAX + 1)
-    + STOP_STRINGS_MAX * (6 * STOP_STRING_BYTES_MAX + 3)
+    + (STOP_STRINGS_MAX + 2 * DETECTORS_MAX) * (6 * STOP_STRING_BYTES_MAX + 3)
+    + 6 * GRAMMAR_BYTES_MAX
     + 64 * 1024  # names, digests, transforms and the words of the schema
 )
 

@@ -51,19 +51,20 @@ def jump(transcript: Transcript, steps: Sequence[TokenStep], at: int) -> int:
     """Take steps from index `at` on without folding them, and return the index of the one to fold next.
 
     That is the last, or the first that is out of order: the fold then says what is wrong with it. The transcript has
-    just taken the step before `at`, so that nothing is held and no call has failed.
+    just taken the step before `at`, so that nothing is held and no call has failed. Where the output has a structure,
+    every step is folded.
     """
     state, sequence = transcript.state, transcript.sequence
-    if state is None or at >= len(steps) - 1:
+    if state is None or state.structure is not None or at >= len(steps) - 1:
         return at
     spec, horizon, due, delta, last_receipt = state.spec, state.horizon, state.due, state.delta, state.last_receipt
     matcher, include_stop, skip_special = spec.matcher, spec.include_stop, spec.skip_special
     prompt, output, processed, unprocessed, suffix = state.frontier
     token_ids, emissions = list[int](), list[Emission]()
-    for tokens, lanes, scores, _, selection, piece, special, receipt_id, claimed, _ in steps[at:-1]:
+    for tokens, lanes, scores, _, selection, piece, special, receipt_id, claimed, _, structure in steps[at:-1]:
         if due or tokens != unprocessed or lanes != prompt + output or claimed != output + 1:
             break
-        if len(scores) != SCORES_BYTES:
+        if len(scores) != SCORES_BYTES or structure is not None:
             break
         output, processed, last_receipt, sequence = claimed, lanes, receipt_id, sequence + STEP_EVENTS
         token, _, logprob_raw, logprob, _, _, _, _, _ = selection

@@ -8,9 +8,10 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from .errors import BrokenInvariant
+from .output.standing import Standing
 
 DOMAIN = b"decodelog.receipt.v1"
-_HEAD = struct.Struct("<QI?")
+_HEAD = struct.Struct("<QIB")
 _CHOICE = struct.Struct("<IIddd?B")
 _DRAW = struct.Struct("<ddd")
 _ALTERNATIVE = struct.Struct("<Idd")
@@ -35,6 +36,7 @@ class Selection(NamedTuple):
     unit_draw      the uniform draw in [0, 1), or None where nothing was drawn
     start, end     the token's half-open interval of the cumulative distribution, start <= unit_draw < end
     alternatives   the top tokens by raw score, best first, where the request asks for them
+    Under a grammar the margin and the alternatives are of the tokens that it allows.
     """
 
     token: int
@@ -70,6 +72,7 @@ class Receipt:
                 also the counter of the noise, so no draw depends on when or where it was made
     piece       exact raw bytes of the token
     hidden      the token is special and not shown
+    structure   where the token leaves the grammar's parser, where the request has a grammar
     receipt_id  SHA-256 over all of it, the job, the digest of the PREFILLED state it was issued in (which covers every
                 earlier receipt), the score digest, and the request identity; the identity stands for score kind,
                 vocabulary axis and map, ordered transforms, tie rule, RNG algorithm and key
@@ -81,6 +84,21 @@ class Receipt:
     piece: bytes
     hidden: bool
     receipt_id: bytes
+    structure: Standing | None = None
+
+    @property
+    def marks(self) -> int:
+        """`hidden` and `structure` in one number, 0 or 1 where there is no grammar."""
+        return marked(self.hidden, self.structure)
+
+
+def marked(hidden: bool, structure: Standing | None) -> int:
+    return hidden if structure is None else hidden | structure << 1
+
+
+def unmarked(marks: int) -> tuple[bool, Standing | None]:
+    """`hidden` and `structure` of a receipt's marks; ValueError where no receipt has them."""
+    return bool(marks & 1), Standing(marks >> 1) if marks > 1 else None
 
 
 def issue(
@@ -92,6 +110,7 @@ def issue(
     selection: Selection,
     piece: bytes,
     hidden: bool,
+    structure: Standing | None = None,
 ) -> Receipt:
     """Make the receipt of one decision.
 
@@ -102,10 +121,11 @@ def issue(
     """
     check_draw(selection)
     try:
-        bound = b"".join((DOMAIN, binding, prior, scores, _HEAD.pack(step, branch, hidden), selection.packed(), piece))
+        head = _HEAD.pack(step, branch, hidden if structure is None else marked(hidden, structure))
+        bound = b"".join((DOMAIN, binding, prior, scores, head, selection.packed(), piece))
     except struct.error as problem:
         raise BrokenInvariant(clause="FSM-5", reason=f"{selection} does not fit a receipt ({problem})") from problem
-    return Receipt(step, branch, selection, piece, hidden, sha256(bound).digest())
+    return Receipt(step, branch, selection, piece, hidden, sha256(bound).digest(), structure)
 
 
 def check_draw(selection: Selection) -> None:

@@ -71,8 +71,9 @@ def typed(error: ValidationError, value: Any) -> Rejected:
     ranks: dict[int, dict[Any, int]] = {}
     details = error.errors(include_url=False, include_input=False)
     first = min(details, key=lambda detail: _place(value, detail["loc"], ranks))
-    path, found = _followed(value, first["loc"])
     kind, context = first["type"], first.get("ctx", {})
+    # A rule between fields is reported at its object; it names the field.
+    path, found = _followed(value, (*first["loc"], context["field"]) if "field" in context else first["loc"])
     if kind in _MAXIMA and context.get("max_length") != 0:
         unit, key = _MAXIMA[kind]
         amount = found if unit is None else context.get("value", len(found))
@@ -80,8 +81,6 @@ def typed(error: ValidationError, value: Any) -> Rejected:
         return LimitExceeded(limit=path_text(path) + (f" ({unit})" if unit else ""), value=amount, maximum=maximum)
     if kind.startswith("union_tag"):
         path = (*path, context["discriminator"].strip("'"))
-    if "field" in context:
-        path = (*path, context["field"])
     return SchemaViolation(path=path_text(path), reason=_reason(first, found))
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from .admission import NO_CAPABILITIES, Capability, RuntimeFacts, check
 from .artifact import ArtifactFacts
+from .canonical import ordered_json
 from .draft import UNTIL_CONTEXT, Draft
 from .envelope import SCHEMA_NAME, Envelope, admitted
 from .errors import SchemaViolation
@@ -42,6 +43,7 @@ def seal(
     """
     context = min(facts.context_tokens_max, CONTEXT_TOKENS_MAX)
     policy = _policy(draft)
+    policy["transforms"][:0] = _grammar(draft)
     ids, source = _prompt(draft, facts, text)
     envelope = admitted(
         {
@@ -129,6 +131,22 @@ def _policy(draft: Draft) -> dict[str, Any]:
     }
 
 
+def _grammar(draft: Draft) -> list[dict[str, Any]]:
+    """The grammar as the first transform, if any: what comes after it cuts what it has left."""
+    schema = None if draft.json_schema is None else ordered_json(draft.json_schema)
+    sources = {"json_schema": schema, "regex": draft.regex, "lark": draft.grammar}
+    return [
+        {"kind": "grammar", "language": language, "source": source}
+        for language, source in sources.items()
+        if source is not None
+    ]
+
+
+def _detectors(draft: Draft) -> list[dict[str, Any]]:
+    calls = [{"kind": "tool_call", "begin": each.begin, "end": each.end} for each in draft.stop_on_tool_calls]
+    return [{"kind": "json_value"}, *calls] if draft.stop_on_json else calls
+
+
 def _rng(draft: Draft, seed: int) -> dict[str, Any]:
     return {
         "algorithm": draft.rng_algorithm,
@@ -166,7 +184,7 @@ def _termination(draft: Draft, facts: ArtifactFacts, context: int) -> dict[str, 
         "ignore_eos": draft.ignore_eos,
         "deadline_ms": draft.deadline_ms,
         "finish_order": [reason.value for reason in DEFAULT_ORDER],
-        "detectors": [],
+        "detectors": _detectors(draft),
     }
 
 

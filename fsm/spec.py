@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from .envelope import Envelope, admit
+from .envelope import Envelope, Grammar, ToolCallMarkers, admit
 from .errors import BrokenInvariant
 from .finish import FinishReason, rank
+from .output.detector import Detector, JsonDetector, ToolCallDetector
+from .output.standing import Standing
 from .output.stop_matcher import StopMatcher, compile_stops
 
 BINDING_DOMAIN = b"decodelog.job.v1"
+
+_BY_STANDING: dict[Standing, FinishReason] = {
+    Standing.TERMINATED: FinishReason.STRUCTURED_COMPLETE,
+    Standing.INVALID: FinishReason.STRUCTURED_ERROR,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,8 @@ class Spec:
     eos_ids: frozenset[int] = field(compare=False, repr=False)
     ending_ids: frozenset[int] = field(compare=False, repr=False)
     matcher: StopMatcher = field(compare=False, repr=False)
+    grammar: Grammar | None = field(compare=False, repr=False)
+    detectors: tuple[Detector, ...] = field(compare=False, repr=False)
     include_stop: bool = field(compare=False, repr=False)
     skip_special: bool = field(compare=False, repr=False)
     finish_order: tuple[FinishReason, ...] = field(compare=False, repr=False)
@@ -70,6 +79,11 @@ class Spec:
             eos_ids=eos_ids,
             ending_ids=stop_ids | eos_ids,
             matcher=compile_stops(tuple(text.encode() for text in termination.stop_strings)),
+            grammar=next((entry for entry in envelope.policy.transforms if isinstance(entry, Grammar)), None),
+            detectors=tuple(
+                ToolCallDetector.of(asked.begin, asked.end) if isinstance(asked, ToolCallMarkers) else JsonDetector()
+                for asked in termination.detectors
+            ),
             include_stop=envelope.output.include_stop,
             skip_special=envelope.output.skip_special_tokens,
             finish_order=termination.finish_order,
@@ -81,14 +95,16 @@ class Spec:
         """K/V rows that the job can ever need: its last token is not processed."""
         return len(self.prompt) + max(0, self.output_max - 1)
 
-    def due(self, token: int, output: int, stopped: bool) -> tuple[FinishReason, ...]:
+    def due(self, token: int, output: int, stopped: bool, standing: Standing | None = None) -> tuple[FinishReason, ...]:
         """Finish reasons that hold once `token` is output number `output`, by the declared order.
 
-        `stopped` says that it completed a stop string. Before min_new_tokens outputs only the limits count.
+        `stopped` says that it completed a stop string, `standing` where it leaves the structure that was asked for.
+        Before min_new_tokens outputs only the limits count.
         """
-        if not stopped and output < self.output_max and token not in self.ending_ids:
+        decided = None if standing is None else _BY_STANDING.get(standing)
+        if not stopped and decided is None and output < self.output_max and token not in self.ending_ids:
             return ()
-        held = set()
+        held = set() if decided is None else {decided}
         if stopped:
             held.add(FinishReason.STOP_STRING)
         if output >= self.min_new_tokens:

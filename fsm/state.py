@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .finish import FinishReason
 from .frontier import Frontier
 from .output.horizon import Horizon
+from .output.structure import Structure
 from .receipt import Receipt
 from .spec import Spec
 from .states import Status, Suffix
@@ -57,6 +58,7 @@ class State(NamedTuple):
     delta         text that the last event released
     due           finish reasons that hold after the last commit, most important first
     ending        how it ended, in CLOSED and FAILED
+    structure     where the output stands in the structure that was asked for; None where none was
     """
 
     spec: Spec
@@ -70,14 +72,15 @@ class State(NamedTuple):
     delta: str
     due: tuple[FinishReason, ...]
     ending: Ending | None
+    structure: Structure | None = None
 
     def digest(self) -> bytes:
         """SHA-256 over the request identity and every field that a later decision or commit can depend on."""
-        spec, status, _, frontier, horizon, receipt, last_receipt, scores, _, due, _ = self
+        spec, status, _, frontier, horizon, receipt, last_receipt, scores, _, due, _, structure = self
         prompt, output, processed, unprocessed, suffix = frontier
         place = _PLACE.pack(_STATUS[status], _SUFFIX[suffix], prompt, output, processed, unprocessed)
         held = receipt.receipt_id if receipt is not None else b""
         reasons = bytes([_REASON[reason] for reason in due]) if due else b""
-        return sha256(
-            b"".join((spec.binding, place, last_receipt, held, scores, horizon.digest_bytes(), reasons))
-        ).digest()
+        sought = b"" if structure is None else structure.digest_bytes()
+        parts = spec.binding, place, last_receipt, held, scores, horizon.digest_bytes(), sought, reasons
+        return sha256(b"".join(parts)).digest()

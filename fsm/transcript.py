@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .events import Event, LanesRebuilt, OutputCommitted, RequestClosed, RequestFailed
+from .finish import FinishReason
 from .fold import fold
 from .state import State
 
@@ -102,7 +103,10 @@ class Transcript:
         return [*self.state.spec.prompt, *self.token_ids][: self.state.frontier.processed]
 
     def result(self) -> dict[str, Any]:
-        """The object that callers get: plain values, ready for JSON. Usage counts committed tokens, in all modes."""
+        """The object that callers get: plain values, ready for JSON. Usage counts committed tokens, in all modes.
+
+        `structure_complete` is there where structure was asked for, and says whether the text is one whole structure.
+        """
         state = self.state
         if state is None:
             return {}
@@ -122,6 +126,10 @@ class Transcript:
                 "attempts": state.tenure.attempt,
             },
         }
+        if state.structure is not None:
+            # A stop string that matched has cut the text, so what the parser or a detector saw is not all there.
+            whole = state.structure.standing.whole and FinishReason.STOP_STRING not in state.due
+            result["structure_complete"] = whole
         if ending is not None and ending.finish is None:
             result["error"] = {"code": ending.cause, "message": ending.detail}
         return result

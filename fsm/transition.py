@@ -25,6 +25,7 @@ from .events import (
 from .finish import FinishReason, rank
 from .fold import committed, decided, fold, issued
 from .next_step import due_reasons
+from .output.standing import Standing
 from .receipt import Selection
 from .state import NO_RECEIPT, State
 
@@ -66,12 +67,16 @@ class FailCall:
 
 @dataclass(frozen=True, slots=True)
 class IssueDecision:
-    """Issue the receipt of `selection`; `piece` is its token's exact bytes, `hidden` says that it is special."""
+    """Issue the receipt of `selection`; `piece` is its token's exact bytes, `hidden` says that it is special.
+
+    `structure` is where the token leaves the grammar's parser, where the request has a grammar.
+    """
 
     selection: Selection
     piece: bytes
     hidden: bool = False
     branch: int = 0
+    structure: Standing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,7 @@ def fail_call(state: State, command: FailCall) -> Proposal:
 
 
 def issue_decision(state: State, command: IssueDecision) -> Proposal:
-    receipt = issued(state, command.selection, command.piece, command.hidden, command.branch)
+    receipt = issued(state, command.selection, command.piece, command.hidden, command.branch, command.structure)
     return proposed(DecisionMade(receipt), decided(state, receipt))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import LostTenure, NonFiniteScores, Transient
+from ..fsm.errors import BrokenInvariant, LostTenure, NonFiniteScores, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step
 from ..fsm.ports import Append, Durable, EventLog
@@ -33,6 +33,8 @@ from .job import Job
 from .model import Model
 from .patience import patiently
 from .policy.decide import decide
+from .policy.grammar import LIBRARY, Parser, grammars_of
+from .policy.json_guard import Mask
 from .policy.scores import Logits, VocabularyAxis
 from .writer import Writer
 
@@ -84,10 +86,25 @@ class Engine:
         A recorded receipt that was not consumed is committed by the next turn, before any model call: nothing is drawn
         again.
         """
-        start = StartAttempt(job.claim.fence, worker, self.model.recorded)
+        job.parser = self._parser(job)
+        recorded = self.model.recorded if job.parser is None else (*self.model.recorded, LIBRARY)
+        start = StartAttempt(job.claim.fence, worker, tuple(sorted(recorded)))
         self._publish(job, patiently(lambda: job.record(self._log, start), APPEND_TRIES), job.state)
         if not job.state.status.terminal:
             self.jobs[job.name] = job
+
+    def _parser(self, job: Job) -> Parser | None:
+        """The parser of the job's grammar after its committed tokens, if it has one.
+
+        Errors: GrammarRefused; BrokenInvariant where the committed tokens are not of the grammar.
+        """
+        if (grammar := job.state.spec.grammar) is None:
+            return None
+        parser = grammars_of(self.model).parser(grammar)
+        parser.stand_after(job.transcript.token_ids)
+        if not parser.allowed().any() and not due_reasons(job.state):
+            raise BrokenInvariant(clause="OUT-5", reason="the request's grammar has no token for what is committed")
+        return parser
 
     def drop(self, name: str) -> None:
         """Let go of a job: its lane is released, its log stays as it is."""
@@ -174,12 +191,19 @@ class Engine:
             # Zero output tokens asked for: the row exists and is not consumed.
             if result.job.state.spec.max_new_tokens == 0:
                 proposals.append((result.job, result.job.propose(result.command, CloseRequest(FinishReason.LENGTH))))
+            elif (fault := _ungrammatical(result.job)) is not None:
+                fail = FailRequest(fault.code, str(fault))
+                proposals.append((result.job, result.job.propose(result.command, fail)))
             else:
                 rows.append(result)
         if not rows:
             return proposals
         selections = decide(
-            Logits(_rows(rows), self._axis), [result.job.plan for result in rows], _draws(rows), self._axis
+            Logits(_rows(rows), self._axis),
+            [result.job.plan for result in rows],
+            _draws(rows),
+            self._axis,
+            _masks([result.job for result in rows]),
         )
         for result, selection in zip(rows, selections, strict=True):
             proposals.append((result.job, result.job.propose(*self._commands(result, selection))))
@@ -193,7 +217,8 @@ class Engine:
             return (FailCall(*fault), FailRequest(*fault))
         text = self.model.text
         token = selection.token
-        issue = IssueDecision(selection, text.pieces[token], text.is_special(token))
+        standing = None if result.job.parser is None else result.job.parser.take(token)
+        issue = IssueDecision(selection, text.pieces[token], text.is_special(token), structure=standing)
         return (result.command, issue, CommitOutput())
 
     def _append(self, proposals: Sequence[tuple[Job, Proposal]]) -> list[LostTenure]:
@@ -247,6 +272,25 @@ def _rows(results: Sequence[Called]) -> Tensor:
     if len(results) == batch.shape[0]:
         return batch
     return batch[[result.row for result in results]]
+
+
+def _ungrammatical(job: Job) -> BrokenInvariant | None:
+    """Bring the job's parser to the newest token; the fault of a job whose grammar has no way on from there."""
+    parser, token = job.parser, job.token
+    if parser is None:
+        return None
+    if token is not None and parser.taken < job.state.frontier.output:
+        parser.take(token)  # its receipt was recorded by an earlier tenure, and only committed by this one
+    if not parser.allowed().any():
+        return BrokenInvariant(clause="OUT-5", reason="the request's grammar has no token for what is committed")
+    return None
+
+
+def _masks(jobs: Sequence[Job]) -> list[Mask | None] | None:
+    """The tokens that each job's grammar allows; None for a job that has none, or for all of them."""
+    if all(job.parser is None for job in jobs):
+        return None
+    return [None if job.parser is None else job.parser.allowed() for job in jobs]
 
 
 def _draws(results: Sequence[Called]) -> list[float | None]:

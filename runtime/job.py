@@ -13,6 +13,7 @@ from ..fsm.ports import Append, AppendResult, Claim, EventLog, Head, Outcome
 from ..fsm.state import State
 from ..fsm.transcript import Emission, Transcript
 from ..fsm.transition import Command, Proposal, transitions
+from .policy.grammar import Parser
 from .policy.plan import Plan
 from .policy.plans import plan_of
 from .session import Lane
@@ -27,6 +28,7 @@ class Job:
     head, transcript   the log's, moved by `settle`, and only with events that are durable
     state, token       where the crank works: there, or ahead of it by the one proposal whose append is under way
                        (`advance`); token is the newest output token, None before the first. Nobody else may see them
+    parser             where the output stands in the request's grammar, if it has one; it moves with `token`
     deadline_ms        when it is to end as timed out, in ms since 1970, if ever
     detached           its reader failed: nothing more is published to it from here
     """
@@ -38,6 +40,7 @@ class Job:
     token: int | None
     plan: Plan
     lane: Lane | None = None
+    parser: Parser | None = None
     deadline_ms: int | None = None
     detached: bool = False
 

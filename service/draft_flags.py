@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..fsm.draft import Draft
 
 SOURCES = ("prompt", "prompt_file", "user", "chat")
+STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_call")
 PASSED_ON = ("temperature", "top_k", "top_p", "seed", "logprobs", "deadline_ms", "batch_width", "retry_budget")
 
 
@@ -29,6 +30,7 @@ def _flags(panel: str) -> Callable[..., Any]:
 
 
 _prompt, _policy, _end, _running = map(_flags, ("Prompt", "Choosing tokens", "Ending", "Running"))
+_structure = _flags("Structure")
 
 _MODEL = _prompt("--model", "A fetched model's name, or a checkpoint directory.", "NAME|DIR")
 _PROMPT = _prompt("--prompt", "Text to be completed, as it is.", "TEXT")
@@ -40,6 +42,13 @@ _TOP_K = _policy("--top-k", "Sample among the K best tokens.", "K")
 _TOP_P = _policy("--top-p", "Sample among the best tokens that together have probability P.", "P")
 _SEED = _policy("--seed", "Seed of the noise (a fresh one, which is recorded).", "N")
 _LOGPROBS = _policy("--logprobs", "Record the N best alternatives of every token.", "N")
+_JSON_SCHEMA = _structure("--json-schema", "The output is one JSON value of this schema; - is standard input.", "FILE")
+_REGEX = _structure("--regex", "The whole output matches this regular expression.", "REGEX")
+_GRAMMAR = _structure("--grammar", "The output is a text of this Lark grammar; - is standard input.", "FILE")
+_STOP_ON_JSON = _structure("--stop-on-json", "End after the first whole JSON object or array.")
+_STOP_ON_TOOL_CALL = _structure(
+    "--stop-on-tool-call", "End after JSON between these two markers; an empty END: after the JSON.", "BEGIN END"
+)
 _MAX_NEW_TOKENS = _end("--max-new-tokens", 'Tokens at most, or "until_context" (256).', "N")
 _STOP = _end("--stop", r"End before this text, taken as it is; repeatable. A newline is $'\n' in a shell.", "TEXT")
 _STOP_TOKEN_ID = _end("--stop-token-id", "End at this token; repeatable.", "ID")
@@ -65,6 +74,11 @@ class DraftFlags:
     top_p: Annotated[float | None, _TOP_P] = None
     seed: Annotated[int | None, _SEED] = None
     logprobs: Annotated[int | None, _LOGPROBS] = None
+    json_schema: Annotated[str | None, _JSON_SCHEMA] = None
+    regex: Annotated[str | None, _REGEX] = None
+    grammar: Annotated[str | None, _GRAMMAR] = None
+    stop_on_json: Annotated[bool, _STOP_ON_JSON] = False
+    stop_on_tool_call: Annotated[tuple[str, str] | None, _STOP_ON_TOOL_CALL] = None
     max_new_tokens: Annotated[str | None, _MAX_NEW_TOKENS] = None
     stop: Annotated[list[str] | None, _STOP] = None
     stop_token_id: Annotated[list[int] | None, _STOP_TOKEN_ID] = None
@@ -85,6 +99,7 @@ class DraftFlags:
         value = self._prompt() | {"stop": self.stop or [], "stop_token_ids": self.stop_token_id or []}
         value |= {"ignore_eos": self.ignore_eos, "include_stop": self.include_stop}
         value |= {name: getattr(self, name) for name in PASSED_ON if getattr(self, name) is not None}
+        value |= self._structure()
         if self.max_new_tokens is not None:
             value["max_new_tokens"] = _count(self.max_new_tokens)
         return draft_from(value)
@@ -103,10 +118,22 @@ class DraftFlags:
             return {"messages": [{"role": "user", "content": self.user}]}
         if self.prompt_file is None:
             return {"prompt": self.prompt}
-        try:
-            return {"prompt": _read(self.prompt_file).decode()}
-        except UnicodeDecodeError as error:
-            raise UnreadableInput(self.prompt_file, f"it is not UTF-8 at byte {error.start}") from error
+        return {"prompt": _read_text(self.prompt_file)}
+
+    def _structure(self) -> dict[str, Any]:
+        asked = {name: getattr(self, name) for name in STRUCTURES if getattr(self, name)}
+        given = [f"--{name.replace('_', '-')}" for name in asked]
+        if len(given) > 1 and not set(asked) <= {"stop_on_json", "stop_on_tool_call"}:
+            raise ConflictingFlags(" and ".join(given), "give one of them")
+        if self.json_schema is not None:
+            from ..fsm.strict_json import parse
+
+            return {"json_schema": parse(_read(self.json_schema))}
+        if self.grammar is not None:
+            return {"grammar": _read_text(self.grammar)}
+        if markers := asked.pop("stop_on_tool_call", None):
+            asked["stop_on_tool_calls"] = [dict(zip(("begin", "end"), markers, strict=True))]
+        return asked
 
 
 def takes_draft(command: Callable[..., None]) -> Callable[..., None]:
@@ -137,6 +164,13 @@ def takes_draft(command: Callable[..., None]) -> Callable[..., None]:
 def _count(text: str) -> int | str:
     is_number = len(text) <= NUMBER_BYTES_MAX and text.removeprefix("-").isdecimal()
     return int(text) if is_number else text
+
+
+def _read_text(path: str) -> str:
+    try:
+        return _read(path).decode()
+    except UnicodeDecodeError as error:
+        raise UnreadableInput(path, f"it is not UTF-8 at byte {error.start}") from error
 
 
 def _read(path: str) -> bytes:

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from ..fsm.draft import Draft
-from ..fsm.envelope import Envelope, admit, first_difference
+from ..fsm.envelope import Envelope, Grammar, admit, first_difference
 from ..fsm.errors import IdempotencyConflict, LimitExceeded, SchemaViolation
 from ..fsm.events import RequestAdmitted
 from ..fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX, SEED_MAX
@@ -39,6 +39,7 @@ def submit(
     """
     check_key(idempotency_key)
     envelope = seal(draft, model.facts, model.runtime, model.text, fresh_seed(idempotency_key))
+    check_grammar(envelope, model)
     job = new_job_name(now_ms)
     admitted = RequestAdmitted(job, envelope.canonical_bytes())
     try:
@@ -47,6 +48,15 @@ def submit(
         conflict.field = first_difference(_envelope_of(store, conflict.job), envelope) or conflict.field
         raise
     return Submitted(admission.job, envelope, admission.created)
+
+
+def check_grammar(envelope: Envelope, model: Model) -> None:
+    """Compile the request's grammar, if it has one, over the model's tokenizer. Errors: GrammarRefused."""
+    for transform in envelope.policy.transforms:
+        if isinstance(transform, Grammar):
+            from ..runtime.policy.grammar import grammars_of
+
+            grammars_of(model).parser(transform)
 
 
 def check_key(idempotency_key: str | None) -> None:

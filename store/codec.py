@@ -33,7 +33,7 @@ from ..fsm.events import (
     expand,
 )
 from ..fsm.finish import FinishReason
-from ..fsm.receipt import Alternative, Receipt, Selection
+from ..fsm.receipt import Alternative, Receipt, Selection, unmarked
 
 Fields = tuple[Any, ...]
 Upcast = Callable[[Fields], Fields]
@@ -130,8 +130,8 @@ def _decision(event: DecisionMade, key: bytes) -> Fields:
     """Receipt fields, then what only some receipts have: a draw, alternatives, an id other than the append's key."""
     receipt = event.receipt
     token, support, raw, logprob, margin, draw, start, end, alternatives = receipt.selection
-    piece, hidden = receipt.piece, receipt.hidden
-    fields: Fields = (6, receipt.step, receipt.branch, piece, hidden, token, support, raw, logprob, margin)
+    piece, marks = receipt.piece, _marks(receipt)
+    fields: Fields = (6, receipt.step, receipt.branch, piece, marks, token, support, raw, logprob, margin)
     if draw is not None or start is not None or end is not None:
         fields = (*fields, draw, start, end)
     if alternatives or receipt.receipt_id != key:
@@ -169,8 +169,13 @@ def _step(events: Sequence[Event], key: bytes) -> Fields | None:
         packed = _GREEDY.pack(call.scores, output.state, raw, logprob, margin)
     else:
         return None
-    branch, piece, hidden = receipt.branch, receipt.piece, receipt.hidden
-    return (STEP, call.tokens, call.lanes, receipt.step, branch, piece, hidden, token, support, packed)
+    branch, piece, marks = receipt.branch, receipt.piece, _marks(receipt)
+    return (STEP, call.tokens, call.lanes, receipt.step, branch, piece, marks, token, support, packed)
+
+
+def _marks(receipt: Receipt) -> bool | int:
+    """What the receipt says of its token: a boolean without a grammar, as ever, and with one a number above 1."""
+    return receipt.hidden if receipt.structure is None else receipt.marks
 
 
 _ENCODE: dict[type[Event], Callable[[Any, bytes], Fields]] = {
@@ -215,14 +220,16 @@ def _to_call_failed(fields: Fields, key: bytes) -> CallFailed:
 
 
 def _to_decision(fields: Fields, key: bytes) -> DecisionMade:
-    _, step, branch, piece, hidden = fields[:5]
+    _, step, branch, piece, marks = fields[:5]
+    hidden, structure = unmarked(marks)
     if len(fields) in _PLAIN:
-        return DecisionMade(Receipt(step, branch, Selection(*fields[5:]), piece, hidden, key))
+        return DecisionMade(Receipt(step, branch, Selection(*fields[5:]), piece, hidden, key, structure))
     *chosen, alternatives, receipt_id = fields[5:]
     if len(chosen) not in _CHOSEN:
         raise ValueError(f"a decision of {len(fields)} fields")
     selection = Selection(*chosen)._replace(alternatives=tuple(Alternative(*best) for best in alternatives))
-    return DecisionMade(Receipt(step, branch, selection, piece, hidden, key if receipt_id is None else receipt_id))
+    receipt_id = key if receipt_id is None else receipt_id
+    return DecisionMade(Receipt(step, branch, selection, piece, hidden, receipt_id, structure))
 
 
 def _to_output(fields: Fields, key: bytes) -> OutputCommitted:
@@ -258,14 +265,15 @@ _NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
 
 def _to_step(fields: Fields, key: bytes) -> TokenStep:
     """The events of an ordinary step, all at version 1, which is the newest of each."""
-    _, tokens, lanes, step, branch, piece, hidden, token, support, packed = fields
+    _, tokens, lanes, step, branch, piece, marks, token, support, packed = fields
+    hidden, structure = unmarked(marks)
     if len(packed) == _GREEDY.size:
         scores, state, raw, logprob, margin = _GREEDY.unpack(packed)
         selection = Selection(token, support, raw, logprob, margin)
     else:
         scores, state, raw, logprob, margin, draw, start, end = _DRAWN.unpack(packed)
         selection = Selection(token, support, raw, logprob, margin, draw, start, end)
-    return TokenStep(tokens, lanes, scores, branch, selection, piece, hidden, key, step + 1, state)
+    return TokenStep(tokens, lanes, scores, branch, selection, piece, hidden, key, step + 1, state, structure)
 
 
 def reader(tag: str, version: int) -> Callable[[Fields, bytes], Event]:

@@ -19,6 +19,7 @@ from .group import Group, group_rows
 from .plan import Plan, Temperature, TopK, TopP, Transform
 from .scores import Logits, VocabularyAxis, require
 from .select import draw, probabilities, settle, shift_and_summarise, shift_and_summarise_one, summarise
+from .support import Masks, narrowed, with_raw
 from .transforms import rank, scale, temperature, top_k, top_p
 
 Rows = Sequence[Sequence[float]]
@@ -35,6 +36,7 @@ def decide(
     plans: Sequence[Plan],
     draws: Sequence[float | None],
     axis: VocabularyAxis | None = None,
+    masks: Masks | None = None,
 ) -> list[Selection | NonFiniteScores]:
     """Decide every row of a batch.
 
@@ -43,6 +45,7 @@ def decide(
     plans   B plans
     draws   B unit draws in [0, 1), float64; None where the plan is greedy
     axis    the vocabulary that the requests are about; None: the scores' own
+    masks   B masks, [V] bool with at least one True: the tokens that a grammar allows; None: all, of a row or of any
     returns B results in order; NonFiniteScores for a row with a NaN or an infinity anywhere (a model masks nothing:
             masks are transforms), without effect on the other rows
 
@@ -56,22 +59,26 @@ def decide(
         raise WrongScores("decide", f"{len(plans)} rows of {size} scores, with a draw or None each", found)
 
     groups = group_rows(tuple(plans), size, values.device)
-    if len(groups) == 1 and groups[0].plain and values.device.type == "cpu":
+    if masks is None and len(groups) == 1 and groups[0].plain and values.device.type == "cpu":
         return _decide_plain(values, draws)
-    return _decide_groups(scores, groups, draws)
+    return _decide_groups(scores, groups, draws, masks)
 
 
 @torch.inference_mode()
 def _decide_groups(
-    scores: Logits, groups: Sequence[Group], draws: Sequence[float | None]
+    scores: Logits, groups: Sequence[Group], draws: Sequence[float | None], masks: Masks | None
 ) -> list[Selection | NonFiniteScores]:
+    whole = scores.values
+    if masks is not None:
+        scores = narrowed(scores, masks)
     results: list[Selection | NonFiniteScores] = [NonFiniteScores()] * len(draws)
     facts_of_groups = _fetch([row_facts(scores, group, draws) for group in groups])
     for group, facts in zip(groups, facts_of_groups, strict=True):
         for row, numbers in zip(group.rows, facts, strict=True):
-            unit = draws[row]
-            if isfinite(numbers[0]):
-                results[row] = _greedy(group, numbers) if unit is None else _sampled(group, numbers, unit)
+            unit, mask = draws[row], None if masks is None else masks[row]
+            if mask is not None or isfinite(numbers[0]):
+                chosen = _greedy(group, numbers) if unit is None else _sampled(group, numbers, unit)
+                results[row] = chosen if mask is None else with_raw(chosen, whole[row], mask)
     return results
 
 

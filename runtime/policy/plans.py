@@ -7,11 +7,12 @@ from .plan import Plan, Temperature, TopK, TopP, Transform
 
 
 def plan_of(policy: envelope.Policy) -> Plan:
-    """The same family and transforms, in the same order."""
-    return Plan(policy.family, tuple(_transform(transform) for transform in policy.transforms), policy.logprobs_top)
+    """The same family and transforms, in the same order; a grammar's support is a mask of each step."""
+    kept = [transform for transform in policy.transforms if not isinstance(transform, envelope.Grammar)]
+    return Plan(policy.family, tuple(map(_transform, kept)), policy.logprobs_top)
 
 
-def _transform(transform: envelope.Transform) -> Transform:
+def _transform(transform: envelope.Temperature | envelope.TopK | envelope.TopP) -> Transform:
     match transform:
         case envelope.Temperature():
             return Temperature(transform.value)

@@ -17,6 +17,7 @@ from decodelog.fsm.envelope import admitted
 from decodelog.fsm.errors import NotAdmissible
 
 OFFERED: frozenset[Capability] = frozenset({"minimum_tokens", "prompt_logprobs"})
+GRAMMAR = {"kind": "grammar", "language": "regex", "source": "a+"}
 GREEDY: dict[str, Any] = {"policy.family": "greedy", "policy.transforms": []}
 
 # For each rung, in the order of the ladder: changes that make the envelope fail it, the artifact staying as it is.
@@ -42,6 +43,7 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("policy_transform_repeated", {"policy.transforms": [{"kind": "temperature", "value": 1}] * 2}),
     ("policy_greedy_reshapes", {"policy.family": "greedy"}),
     ("policy_temperature_missing", {"policy.transforms": [{"kind": "top_k", "k": 5}]}),
+    ("policy_grammar", {"policy.transforms": [{"kind": "temperature", "value": 1}, GRAMMAR]}),
     ("policy_logprobs_top", {}),
     ("runtime.cache.abi", {"runtime.cache.abi": "3 layers"}),
     ("context_of_model", {"position_visibility.context_tokens_max": 65}),
@@ -153,3 +155,24 @@ def test_a_worker_with_another_artifact_refuses(fact: str) -> None:
     with pytest.raises(NotAdmissible) as caught:
         check(admitted(full()), dataclasses.replace(FACTS, **{fact: "9" * 64}), OFFERED)
     assert caught.value.check.endswith(fact)
+
+
+@pytest.mark.contract("OUT-5", "OUT-3")
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, None),
+        ({"termination.ignore_eos": True}, "ignore_eos"),
+        ({"termination.min_new_tokens": 1}, "min_new_tokens"),
+        ({"termination.detectors": [{"kind": "json_value"}]}, "detectors"),
+        ({"policy.transforms": [{"kind": "temperature", "value": 1}, GRAMMAR]}, "first"),
+    ],
+)
+def test_what_a_grammar_does_not_go_with_is_refused(changes: dict[str, Any], word: str | None) -> None:
+    base = {"policy.transforms": [GRAMMAR, {"kind": "temperature", "value": 1}], "termination.min_new_tokens": 0}
+    envelope = admitted(changed(full(), {**base, **changes}))
+    if word is None:
+        check(envelope, FACTS, OFFERED)
+    else:
+        with pytest.raises(NotAdmissible, match=word):
+            check(envelope, FACTS, OFFERED)

@@ -35,6 +35,11 @@ REFUSED = """
 {"prompt": "a", "max_new_tokens": "8"}                    | max_new_tokens      | string
 {"prompt": "a", "max_new_tokens": 2, "min_new_tokens": 3} | min_new_tokens      | exceed
 {"prompt": "a", "zero_token_choice": "no_call"}           | zero_token_choice   | max_new_tokens is 0
+{"prompt": "a", "regex": "a", "json_schema": {}}          | regex               | json_schema is given too
+{"prompt": "a", "grammar": "start: /a/", "stop_on_json": true} | stop_on_json   | grammar is given too
+{"prompt": "a", "regex": ""}                              | regex               | empty
+{"prompt": "a", "json_schema": [1]}                       | json_schema         | dictionary
+{"prompt": "a", "stop_on_tool_calls": [{"end": "x"}]}     | stop_on_tool_calls[0].begin | missing
 {"prompt": "a", "temperature": -0.1}                      | temperature         | at least 0
 {"prompt": "a", "temperature": true}                      | temperature         | boolean
 {"prompt": "a", "temperature": "hot"}                     | temperature         | string

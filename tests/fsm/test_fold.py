@@ -27,6 +27,10 @@ from decodelog.fsm.finish import FROM_OUTSIDE, FinishReason, rank
 from decodelog.fsm.fold import committed, fold, fold_all
 from decodelog.fsm.machine import TABLE
 from decodelog.fsm.next_step import Step, next_step
+from decodelog.fsm.output.detector import SEEKING, Detection
+from decodelog.fsm.output.json_value import Scan
+from decodelog.fsm.output.standing import Standing
+from decodelog.fsm.output.structure import BEGUN, Structure
 from decodelog.fsm.spec import Spec
 from decodelog.fsm.state import Ending, State
 from decodelog.fsm.states import Status, Suffix, Trigger
@@ -411,6 +415,10 @@ def decided_state() -> State:
 
 
 BEFORE = decided_state()
+D = b"d" * 16
+SCANS = [Scan(), Scan(1), Scan(run=1), Scan(partial=b"a"), Scan(key=b""), Scan(key=b"k"), Scan(opened=(None,))]
+SCANS += [Scan(opened=opened) for opened in [((),), ((D,),), ((D, D),), ((D,), ()), ((D,), (D,)), ((D,), None)]]
+DETECTIONS = [Detection(node=1), Detection(scan=Scan(), closing=0), *(Detection(scan=scan) for scan in SCANS)]
 OTHER_FIELDS: dict[str, list[Any]] = {
     "spec": [Live.admit("job-2").state.spec, Live.admit(max_new=9).state.spec],
     "status": [status for status in Status if status is not Status.DECIDED],
@@ -419,6 +427,13 @@ OTHER_FIELDS: dict[str, list[Any]] = {
     "receipt": [None, dataclasses.replace(BEFORE.receipt, receipt_id=b"r" * 32)],
     "last_receipt": list(others(BEFORE.last_receipt)),
     "scores": [b"", *others(BEFORE.scores)],
+    "structure": [
+        BEGUN,
+        Structure(Standing.COMPLETE),
+        Structure(Standing.INCOMPLETE, (SEEKING,)),
+        Structure(Standing.INCOMPLETE, (SEEKING, SEEKING)),
+        *(Structure(Standing.INCOMPLETE, (detection,)) for detection in DETECTIONS),
+    ],
     "due": [(FinishReason.EOS,), (FinishReason.LENGTH,), (FinishReason.EOS, FinishReason.LENGTH)],
 }
 UNBOUND: dict[str, Any] = {

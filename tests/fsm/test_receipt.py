@@ -12,17 +12,19 @@ import pytest
 from envelope_examples import changed, full
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import Live, call, decision, drawn, scores_of, selection
+from jobs import EOS, Live, call, decision, drawn, scores_of, selection
 
 from decodelog.fsm.envelope import admitted
-from decodelog.fsm.errors import BrokenInvariant, ReceiptConflict
+from decodelog.fsm.errors import BrokenInvariant, ReceiptConflict, Terminal
 from decodelog.fsm.events import DecisionMade, RequestAdmitted
+from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.fold import committed, fold, fold_all
 from decodelog.fsm.next_step import Step, next_step
+from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.receipt import Alternative, Receipt, Selection, issue
 from decodelog.fsm.state import State
 from decodelog.fsm.states import Status
-from decodelog.fsm.transition import CommitOutput, CompleteCall, IssueDecision, StartAttempt, transition
+from decodelog.fsm.transition import CloseRequest, CommitOutput, CompleteCall, IssueDecision, StartAttempt, transition
 
 pytestmark = pytest.mark.contract("FSM-5")
 
@@ -38,6 +40,7 @@ class Facts(NamedTuple):
     selection: Selection = drawn(50)
     piece: bytes = b"piece"
     hidden: bool = False
+    structure: Standing | None = None
 
     def with_selection(self, **facts: Any) -> Facts:
         return self._replace(selection=self.selection._replace(**facts))
@@ -58,6 +61,8 @@ OTHERS: dict[str, Facts] = {
     "piece longer": FACTS._replace(piece=b"piece\0"),
     "piece empty": FACTS._replace(piece=b""),
     "hidden": FACTS._replace(hidden=True),
+    **{f"structure and {standing}": FACTS._replace(structure=standing) for standing in Standing},
+    "hidden and structure": FACTS._replace(hidden=True, structure=Standing.COMPLETE),
     "selection.token": FACTS.with_selection(token=51),
     "selection.support": FACTS.with_selection(support=299),
     "selection.logprob_raw": FACTS.with_selection(logprob_raw=math.nextafter(-0.5, 0)),
@@ -113,7 +118,10 @@ selections = st.builds(
 # Pieces that look like what stands before a piece in the bytes that are digested.
 packed = st.one_of(selections.map(Selection.packed), st.binary(max_size=2), st.just(struct.pack("<ddd", 0.0, 0.0, 1.0)))
 pieces = st.lists(packed, max_size=3).map(b"".join)
-facts = st.builds(Facts, step=tokens, branch=tokens, selection=selections, piece=pieces, hidden=st.booleans())
+structures = st.none() | st.sampled_from(Standing)
+facts = st.builds(
+    Facts, step=tokens, branch=tokens, selection=selections, piece=pieces, hidden=st.booleans(), structure=structures
+)
 
 
 @given(facts, facts)
@@ -292,6 +300,7 @@ def prefilled(job: str = "job-1") -> Live:
         ("selection", lambda receipt: receipt.selection._replace(token=61)),
         ("piece", lambda receipt: receipt.piece + b"!"),
         ("hidden", lambda receipt: not receipt.hidden),
+        ("structure", lambda receipt: Standing.COMPLETE),
         ("receipt_id", lambda receipt: bytes(32)),
     ],
 )
@@ -299,7 +308,7 @@ def test_a_receipt_changed_in_any_field_is_not_adopted(field: str, other: Callab
     state = prefilled().state
     receipt = receipt_of(transition(state, IssueDecision(drawn(60), b"x")).state)
     assert fold(state, DecisionMade(receipt)).receipt == receipt
-    with pytest.raises(BrokenInvariant, match="FSM-5"):
+    with pytest.raises(BrokenInvariant, match=r"FSM-5|OUT-5"):
         fold(state, DecisionMade(replace(receipt, **{field: other(receipt)})))
 
 
@@ -365,3 +374,83 @@ def test_a_consumed_receipt_is_not_consumed_by_a_later_step() -> None:
     with pytest.raises(ReceiptConflict):
         transition(live.state, CommitOutput(consumed))
     assert live.state.frontier.output == 3
+
+
+# ---- where a grammar's parser stands ----------------------------------------------------------------------------
+
+GRAMMAR = {"policy.transforms": [{"kind": "grammar", "language": "regex", "source": "a+b?"}]}
+INCOMPLETE, COMPLETE, TERMINATED, INVALID = Standing
+
+
+def structured(**options: Any) -> Live:
+    live = Live.admit(**GRAMMAR, **options)
+    live.do(call(live.state))
+    return live
+
+
+def turn(live: Live, token: int, piece: bytes, standing: Standing, hidden: bool = False) -> dict[str, Any]:
+    if live.state.status is not Status.PREFILLED:
+        live.do(call(live.state))
+    live.do(IssueDecision(selection(token), piece, hidden, structure=standing), CommitOutput())
+    return live.transcript.result()
+
+
+@pytest.mark.contract("OUT-5")
+def test_a_decision_names_a_parser_s_standing_exactly_where_there_is_a_grammar() -> None:
+    with pytest.raises(BrokenInvariant, match="OUT-5"):
+        transition(structured().state, IssueDecision(selection(50), b"a"))
+    with pytest.raises(BrokenInvariant, match="OUT-5"):
+        transition(prefilled().state, IssueDecision(selection(50), b"a", structure=COMPLETE))
+
+
+@pytest.mark.contract("OUT-5", "FSM-6", "FSM-7")
+@pytest.mark.parametrize(
+    ("standing", "finish", "whole"),
+    [
+        (INCOMPLETE, "length", False),
+        (COMPLETE, "length", True),
+        (TERMINATED, "structured_complete", True),
+        (INVALID, "structured_error", False),
+    ],
+)
+def test_the_standing_in_the_last_receipt_decides_the_end(standing: Standing, finish: str, whole: bool) -> None:
+    live = structured(max_new=1)
+    result = turn(live, 50, b"a", standing)
+    assert (result["finish_reason"], result["structure_complete"], result["text"]) == (finish, whole, "a")
+    assert fold_all(live.events) == live.state
+
+
+@pytest.mark.contract("OUT-5", "OUT-3")
+def test_an_end_token_after_a_whole_text_is_eos_and_nothing_follows() -> None:
+    live = structured()
+    assert turn(live, 50, b"a", COMPLETE)["finish_reason"] is None
+    result = turn(live, EOS, b"<eos>", COMPLETE, hidden=True)
+    assert (result["finish_reason"], result["structure_complete"], result["text"]) == ("eos", True, "a")
+    with pytest.raises(Terminal):
+        transition(live.state, IssueDecision(selection(EOS), b"<eos>", True, structure=COMPLETE))
+
+
+@pytest.mark.contract("OUT-5", "FSM-9")
+def test_terminated_is_absorbing() -> None:
+    live = structured()
+    turn(live, 50, b"ab", TERMINATED)
+    with pytest.raises(Terminal):
+        transition(live.state, call(live.state))
+
+
+@pytest.mark.contract("OUT-5", "FSM-7")
+@pytest.mark.parametrize(("stop", "triggers"), [("b", ["stop_string", "structured_complete"]), ("a", ["stop_string"])])
+def test_a_stop_string_cuts_the_text_so_it_is_not_whole(stop: str, triggers: list[str]) -> None:
+    live = structured(stop=[stop])
+    result = turn(live, 50, b"ab", TERMINATED)
+    assert (result["finish_reason"], result["structure_complete"]) == ("stop_string", False)
+    assert [reason.value for reason in live.state.due] == triggers
+
+
+@pytest.mark.contract("OUT-5")
+def test_a_fault_or_a_cancel_leaves_what_the_parser_said_last() -> None:
+    live = structured()
+    turn(live, 50, b"a", COMPLETE)
+    live.do(CloseRequest(FinishReason.CANCELLED))
+    result = live.transcript.result()
+    assert (result["finish_reason"], result["structure_complete"]) == ("cancelled", True)

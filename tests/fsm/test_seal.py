@@ -295,3 +295,31 @@ def test_sealing_a_prompt_of_four_thousand_tokens_takes_milliseconds() -> None:
         assert seal(draft, facts, RUNTIME, ByteText(), 0).identity
         spent.append(time.process_time() - start)
     assert min(spent) < 0.010
+
+
+@pytest.mark.contract("ENV-4", "ENV-7", "OUT-5")
+def test_a_schema_is_sealed_in_one_form_that_keeps_the_order_of_its_keys() -> None:
+    schema = {"type": "object", "properties": {"b": {"maximum": 1e2}, "a": {"const": "\u00e9"}}}
+    envelope = sealed({"prompt": "a", "json_schema": schema, "temperature": 0.5})
+    grammar, temperature = envelope.policy.transforms
+    source = '{"type":"object","properties":{"b":{"maximum":100},"a":{"const":"\u00e9"}}}'
+    assert (grammar.kind, grammar.language, grammar.source) == ("grammar", "json_schema", source)
+    assert temperature.kind == "temperature"
+    turned = {**schema, "properties": dict(reversed(schema["properties"].items()))}
+    assert sealed({"prompt": "a", "json_schema": turned}).identity != envelope.identity
+    assert sealed({"prompt": "a", "json_schema": {}}).policy.transforms[0].source == "{}"
+
+
+@pytest.mark.contract("ENV-7", "OUT-5", "OUT-6")
+def test_grammars_and_detectors_are_sealed_as_they_are_asked_for() -> None:
+    regex = sealed({"prompt": "a", "regex": "a+"}).policy
+    assert (regex.family, [entry.model_dump() for entry in regex.transforms]) == (
+        "greedy",
+        [{"kind": "grammar", "language": "regex", "source": "a+"}],
+    )
+    assert sealed({"prompt": "a", "grammar": "start: /a/"}).policy.transforms[0].language == "lark"
+    calls = [{"begin": "<t>", "end": "</t>"}]
+    asked = sealed({"prompt": "a", "stop_on_json": True, "stop_on_tool_calls": calls}).termination.detectors
+    assert [entry.kind for entry in asked] == ["json_value", "tool_call"]
+    with pytest.raises(NotAdmissible, match="ignore_eos"):
+        sealed({"prompt": "a", "regex": "a+", "ignore_eos": True})

@@ -266,3 +266,21 @@ def test_every_command_explains_itself_with_an_example() -> None:
         assert f" {command.__name__} " in everything
         assert helped.stdout.count("Example: decodelog") == len(examples)
     assert decodelog("--version").stdout.startswith("decodelog ")
+
+
+@pytest.mark.contract("OUT-5", "OUT-6")
+def test_structure_is_asked_for_by_flags_and_reported_in_the_result(sqlite_url: str, tmp_path: Path) -> None:
+    said = script(tmp_path / "said", script={"text": 'So: {"a": 1} <c>[2]</c> 12-34'})
+
+    def run(*flags: object, stdin: str | None = None) -> tuple[str, str, bool]:
+        done = decodelog("run", "--model", said, "--prompt", "Go", *flags, "--json", db=sqlite_url, stdin=stdin).json
+        return done["text"], done["finish_reason"], done["structure_complete"]
+
+    assert run("--stop-on-json") == ('So: {"a": 1}', "structured_complete", True)
+    assert run("--stop-on-tool-call", "<c>", "</c>") == ('So: {"a": 1} <c>[2]</c>', "structured_complete", True)
+    assert run("--regex", "So: [^ ]+ 1}") == ('So: {"a": 1}', "structured_complete", True)
+    assert run("--regex", "So: [^ ]+ 1}", "--max-new-tokens", 3) == ("So:", "length", False)
+    lark = 'start: "So: " /[^<]+/ "<c>"'
+    assert run("--grammar", "-", stdin=lark) == ('So: {"a": 1} <c>', "structured_complete", True)
+    (tmp_path / "schema.json").write_text('{"const": 7}', encoding="utf-8")
+    assert run("--json-schema", tmp_path / "schema.json") == ("7", "structured_complete", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import random
@@ -52,6 +53,30 @@ def test_a_job_whose_processes_are_killed_ends_as_if_nothing_had_happened(
     with opened(database_url) as log:
         assert committed_twice(log, job) == 0
     assert decodelog("audit", "--json", db=database_url).json["ok"]
+
+
+@pytest.mark.contract("OUT-5", "FSM-6", "LOG-1", "RES-4")
+def test_a_structured_job_that_is_killed_in_the_middle_of_an_object_ends_as_if_nothing_had_happened(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    text = json.dumps([{"n": index, "said": "} ] \\ é"} for index in range(12)], ensure_ascii=False)
+    size = len(text.encode())
+    model = script(tmp_path / "json", script={"text": text})
+    schema = tmp_path / "schema.json"
+    item = {"type": "object", "properties": {"n": {"type": "integer"}, "said": {"type": "string"}}}
+    schema.write_text(json.dumps({"type": "array", "items": item | {"additionalProperties": False}}), encoding="utf-8")
+    request = ("run", "--model", model, "--prompt", "Go", "--json-schema", schema, "--max-new-tokens", 999)
+    killed = random.randrange(size // 5, size // 2)
+    print("killed after", killed, "tokens")  # shown where the test fails
+    with process(*request, db=sqlite_url) as running:
+        kill_at(running, sqlite_url, killed)
+    job = jobs(sqlite_url)[0].job
+    resumed = decodelog("resume", job, "--json", db=sqlite_url).json
+    assert (resumed["text"], resumed["finish_reason"]) == (text, "structured_complete")
+    assert (resumed["structure_complete"], resumed["usage"]["attempts"]) == (True, 2)
+    alone = decodelog(*request, "--json", db=f"sqlite:///{tmp_path / 'alone.db'}").json
+    assert (alone["token_ids"], alone["identity"]) == (resumed["token_ids"], resumed["identity"])
+    assert decodelog("audit", "--json", db=sqlite_url).json["ok"]
 
 
 @pytest.mark.contract("LOG-7")

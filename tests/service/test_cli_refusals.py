@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from commandline import decodelog, jobs, script
 
-from decodelog.fsm.limits import REQUEST_BYTES_MAX
+from decodelog.fsm.limits import GRAMMAR_BYTES_MAX, REQUEST_BYTES_MAX
 from decodelog.store import engine, schema
 
 # Words in capitals stand for files and folders that the test makes.
@@ -40,6 +40,20 @@ negative_temperature schema_violation      run --model GOOD --prompt x --tempera
 top_p_above_1        limit_exceeded        run --model GOOD --prompt x --top-p 1.5
 seed_too_large       limit_exceeded        run --model GOOD --prompt x --seed 9007199254740992
 too_many_logprobs    limit_exceeded        run --model GOOD --prompt x --logprobs 21
+two_structures       conflicting_flags     run --model GOOD --prompt x --regex a --json-schema SCHEMA
+grammar_and_stop     conflicting_flags     run --model GOOD --prompt x --grammar LARK --stop-on-json
+grammar_without_end  not_admissible        run --model GOOD --prompt x --regex a --ignore-eos
+bad_regex            grammar_refused       run --model GOOD --prompt x --regex (
+empty_language       grammar_refused       submit --model GOOD --prompt x --regex EMPTY_LANGUAGE
+bad_schema           grammar_refused       submit --model GOOD --prompt x --json-schema BAD_SCHEMA
+schema_not_json      malformed_json        submit --model GOOD --prompt x --json-schema NOT_JSON
+schema_repeated_key  schema_violation      submit --model GOOD --prompt x --json-schema TWICE
+schema_not_an_object schema_violation      submit --model GOOD --prompt x --json-schema NOBODY
+missing_schema       unreadable_input      submit --model GOOD --prompt x --json-schema nowhere.json
+bad_grammar          grammar_refused       submit --model GOOD --prompt x --grammar NOBODY
+binary_grammar       unreadable_input      submit --model GOOD --prompt x --grammar BINARY
+huge_grammar         limit_exceeded        submit --model GOOD --prompt x --grammar LARGE
+blank_marker         schema_violation      run --model GOOD --prompt x --stop-on-tool-call a ' b'
 empty_stop           schema_violation      run --model GOOD --prompt x --stop ''
 foreign_stop_token   not_admissible        run --model GOOD --prompt x --stop-token-id 100000
 empty_prompt         schema_violation      run --model GOOD --prompt ''
@@ -88,6 +102,11 @@ def made(tmp_path: Path) -> dict[str, str]:
         "REPEATED": '[{"role": "user", "content": "x", "content": "y"}]',
         "DEEP": "[" * 40 + "]" * 40,
         "NOBODY": "[]",
+        "SCHEMA": '{"type": "object"}',
+        "BAD_SCHEMA": '{"type": "foo"}',
+        "TWICE": '{"type": "object", "type": "array"}',
+        "LARK": "start: /a/",
+        "LARGE": "start: " + '"a" ' * GRAMMAR_BYTES_MAX,
         "HUGE": "x" * (REQUEST_BYTES_MAX + 1),
     }
     for name, text in texts.items():
@@ -99,6 +118,7 @@ def made(tmp_path: Path) -> dict[str, str]:
     script(tmp_path / "GOOD", script={"text": "good"})
     script(tmp_path / "SMALL", script={"text": "small"}, context=8)
     places = {name: str(tmp_path / name) for name in (*texts, "BINARY", "EMPTY", "BROKEN", "GOOD", "SMALL")}
+    places["EMPTY_LANGUAGE"] = r"[^\u0000-\U0010FFFF]"
     return places | {"SURROGATE": os.fsdecode(b"\xff"), "LONG": "9" * 5000}
 
 

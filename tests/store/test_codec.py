@@ -30,6 +30,7 @@ from decodelog.fsm.events import (
     expand,
 )
 from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.receipt import Alternative, Receipt, Selection
 from decodelog.store import codec
 from decodelog.store.codec import STEP, STEP_WIRE, WIRE, decode, encode, entries
@@ -46,8 +47,8 @@ LISTED = DRAWN._replace(alternatives=(Alternative(4567, -0.5, -0.25), Alternativ
 PIECE = b" caf\xc3\xa9\xff"
 
 
-def receipt(selection, receipt_id=KEY, hidden=False):
-    return Receipt(1234, 0, selection, PIECE, hidden, receipt_id)
+def receipt(selection, receipt_id=KEY, hidden=False, structure=None):
+    return Receipt(1234, 0, selection, PIECE, hidden, receipt_id, structure)
 
 
 CALL, OUTPUT = CallCompleted(1, 1300, SCORES), OutputCommitted(1235, STATE)
@@ -64,12 +65,14 @@ EXAMPLES = {
     "decision.made.1-drawn": (DecisionMade(receipt(DRAWN)),),
     "decision.made.1-alternatives": (DecisionMade(receipt(LISTED, hidden=True)),),
     "decision.made.1-other-key": (DecisionMade(receipt(GREEDY, OTHER)),),
+    "decision.made.1-structured": (DecisionMade(receipt(LISTED, OTHER, True, Standing.COMPLETE)),),
     "output.committed.1": (OUTPUT,),
     "request.closed.1": (RequestClosed(FinishReason.STOP_STRING, (FinishReason.STOP_STRING, FinishReason.LENGTH)),),
     "request.failed.1": (RequestFailed("numeric_fault", "row 3 holds a NaN"),),
     "step.1-greedy": (CALL, DecisionMade(receipt(GREEDY)), OUTPUT),
     "step.1-drawn": (CALL, DecisionMade(receipt(DRAWN)), OUTPUT),
     "step.1-alternatives": (CALL, DecisionMade(receipt(LISTED)), OUTPUT),
+    "step.1-structured": (CALL, DecisionMade(receipt(GREEDY, structure=Standing.TERMINATED)), OUTPUT),
     "step.1-closed": (
         CALL,
         DecisionMade(receipt(GREEDY)),
@@ -112,7 +115,16 @@ maybe = st.none() | floats
 reasons = st.sampled_from(FinishReason)
 alternatives = st.lists(st.builds(Alternative, counts, floats, floats), max_size=3).map(tuple)
 selections = st.builds(Selection, counts, counts, floats, floats, floats, maybe, maybe, maybe, alternatives)
-receipts = st.builds(Receipt, counts, counts, selections, st.binary(), st.booleans(), digests | st.just(KEY))
+receipts = st.builds(
+    Receipt,
+    counts,
+    counts,
+    selections,
+    st.binary(),
+    st.booleans(),
+    digests | st.just(KEY),
+    st.none() | st.sampled_from(Standing),
+)
 text = st.text(st.characters(exclude_categories=["Cs"]))
 calls = st.builds(CallCompleted, counts, counts, digests | st.binary())
 outputs = st.builds(OutputCommitted, counts, digests | st.binary())

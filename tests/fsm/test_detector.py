@@ -1,0 +1,155 @@
+"""Detectors: an output that no grammar holds ends after its first JSON value or tool call, at that very byte."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from jobs import Live, crank, decision
+
+from decodelog.fsm.errors import SchemaViolation
+from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.fold import fold_all
+from decodelog.fsm.output.detector import SEEKING, JsonDetector, ToolCallDetector
+from decodelog.fsm.output.standing import Standing
+
+pytestmark = pytest.mark.contract("OUT-6")
+
+JSON = {"kind": "json_value"}
+CALL = {"kind": "tool_call", "begin": "<call>", "end": "</call>"}
+BARE = {"kind": "tool_call", "begin": "[CALL]", "end": ""}
+
+# text | what of it is shown, and whether it is whole
+VALUES = [
+    ('{"a": 1}', '{"a": 1}', True),
+    ('Sure: {"a": "}"} and more', 'Sure: {"a": "}"}', True),
+    ("[1, [2], {}] x", "[1, [2], {}]", True),
+    ('{"a": [1', '{"a": [1', False),
+    ("no value at all", "no value at all", False),
+    ("in {braces} then {}!", "in {braces} then {}", True),  # a beginning that is none is prose
+    ("{{}", "{{}", True),
+    ('{"a":1,"a":2} [0]', '{"a":1,"a":2} [0]', True),
+    ("[,1] [1]", "[,1] [1]", True),
+    ('"{" {}', '"{" {}', False),  # quotes around a brace mean nothing in prose, so this is `{` and a key
+    ("12 true null", "12 true null", False),
+]
+CALLS = [
+    ('<call>{"a": 1}</call> more', '<call>{"a": 1}</call>', True),
+    ('{"a": 1} <call> \n[1] \n</call>x', '{"a": 1} <call> \n[1] \n</call>', True),
+    ("<call>{} x</call><call>{}</call>", "<call>{} x</call><call>{}</call>", True),
+    ("<call>12</call> <call>{}</call>", "<call>12</call> <call>{}</call>", True),
+    ("<call>{}<call>[]</call>", "<call>{}<call>[]</call>", True),  # `<` may begin either marker
+    ("<call><call>{}</call>x", "<call><call>{}</call>", True),
+    ('<call>{"a": "</call>"}</call>x', '<call>{"a": "</call>"}</call>', True),
+    ("<call>{}</cal", "<call>{}</cal", False),
+    ("<call>{", "<call>{", False),
+]
+
+
+def run(text: bytes, sizes: list[int], *detectors: dict, **options) -> Live:
+    """One job whose tokens are the pieces of `text`."""
+    pieces, at = [], 0
+    for size in [*sizes, *[7] * len(text)]:
+        pieces.append(text[at : at + size])
+        at += size
+        if at >= len(text):
+            break
+    options = {"max_new": len(pieces), "context": 64, **options}
+    live = Live.admit(**{"termination.detectors": list(detectors), **options})
+    crank(live, lambda step: decision(50 + step, pieces[step]))
+    return live
+
+
+@given(st.sampled_from(VALUES), st.lists(st.integers(1, 4), max_size=12))
+def test_the_text_ends_with_the_first_whole_value_however_it_is_cut_into_tokens(case, sizes):
+    text, shown, whole = case
+    check(run(text.encode(), sizes, JSON), shown, whole)
+
+
+@given(st.sampled_from(CALLS), st.lists(st.integers(1, 4), max_size=12))
+@example(CALLS[4], [9])
+def test_the_text_ends_with_the_first_whole_tool_call(case, sizes):
+    text, shown, whole = case
+    check(run(text.encode(), sizes, CALL), shown, whole)
+
+
+def check(live: Live, shown: str, whole: bool) -> None:
+    result = live.transcript.result()
+    assert (result["text"], result["structure_complete"]) == (shown, whole)
+    assert result["finish_reason"] == ("structured_complete" if whole else "length")
+    assert "".join(emission.text for emission in live.transcript.emissions) == shown
+    assert fold_all(live.events) == live.state
+
+
+def test_a_tool_call_without_a_closing_marker_ends_with_its_value():
+    assert run(b'[CALL] {"a": 1}, x', [], BARE).transcript.text == '[CALL] {"a": 1}'
+
+
+def test_of_several_detectors_the_first_to_complete_counts():
+    assert run(b"[1] <call>{}</call>", [19], CALL, JSON).transcript.text == "[1]"
+    assert run(b"<call>{}</call>[1]", [18], BARE, CALL).transcript.text == "<call>{}</call>"
+
+
+def test_hidden_markers_count_and_other_hidden_tokens_are_no_part_of_the_text():
+    script = [(b"<call>", True), (b'{"a', False), (b"<x>", True), (b'": 1}', False), (b"</call>", True)]
+    live = Live.admit(**{"termination.detectors": [CALL]}, max_new=5)
+    crank(live, lambda step: decision(50 + step, *script[step]))
+    result = live.transcript.result()
+    assert (result["text"], result["finish_reason"]) == ('{"a": 1}', "structured_complete")
+    assert len(result["token_ids"]) == 5
+
+
+@pytest.mark.contract("OUT-2", "FSM-7")
+@pytest.mark.parametrize(
+    ("text", "stop", "shown", "triggers", "whole"),
+    [
+        ("{}ab", "ab", "{}", ["structured_complete", "length"], True),  # what follows the value is no text
+        ("ab{}", "ab", "", ["stop_string", "length"], False),  # the text ends before the value
+        ("x{}", "}", "x{", ["stop_string", "structured_complete", "length"], False),  # both at one byte
+        ("a{}", "}b", "a{}", ["structured_complete", "length"], True),  # held back, and flushed
+    ],
+)
+def test_a_stop_string_in_the_token_that_completes_the_value(text, stop, shown, triggers, whole):
+    live = run(text.encode(), [len(text)], JSON, stop=[stop])
+    result = live.transcript.result()
+    assert (result["text"], result["structure_complete"]) == (shown, whole)
+    assert [reason.value for reason in live.state.due] == triggers
+
+
+def test_a_value_before_the_least_number_of_tokens_does_not_count():
+    assert run(b"{}[1]{}[2]", [2, 3, 2, 3], JSON, min_new=3).transcript.text == "{}[1]{}"
+    assert run(b"{}[1]{}[2]", [5, 5], JSON, min_new=2).transcript.text == "{}[1]{}"
+
+
+@pytest.mark.contract("FSM-7")
+def test_a_value_that_completes_on_the_last_allowed_token_is_a_stop():
+    live = run(b"{}", [1, 1], JSON)
+    assert live.state.ending.finish is FinishReason.STRUCTURED_COMPLETE
+    assert live.state.due == (FinishReason.STRUCTURED_COMPLETE, FinishReason.LENGTH)
+    assert live.state.structure.standing is Standing.TERMINATED
+
+
+@given(st.lists(st.sampled_from([b"<call>", b"</call>", b"{", b"}", b"<", b" ", b'"', b"x"]), max_size=12))
+def test_every_split_leads_to_the_same_place(parts):
+    text = b"".join(parts)
+    for detector in (JsonDetector(), ToolCallDetector.of("<call>", "</call>"), ToolCallDetector.of("<call>", "")):
+        whole, end = detector.feed(SEEKING, text)
+        for cut in range(len(text) + 1):
+            head, first = detector.feed(SEEKING, text[:cut])
+            if first is not None:
+                assert (head, first) == (whole, end)
+                continue
+            tail, second = detector.feed(head, text[cut:])
+            assert (tail, None if second is None else cut + second) == (whole, end)
+
+
+def test_a_closing_marker_that_begins_with_a_blank_is_refused():
+    with pytest.raises(SchemaViolation, match="blank"):
+        Live.admit(**{"termination.detectors": [{"kind": "tool_call", "begin": "a", "end": "\nb"}]})
+
+
+def test_a_job_without_detectors_says_nothing_of_structure():
+    live = Live.admit(max_new=1)
+    live.turn(50, b"{}")
+    assert "structure_complete" not in live.transcript.result()
+    assert live.state.structure is None

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Any, cast
 
 import psycopg
@@ -15,7 +14,6 @@ from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 from sqlalchemy import Engine, create_engine, event, exc, extract, func
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.engine import URL, Connection, make_url
-from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import BigInteger
 
@@ -27,6 +25,7 @@ from ..fsm.errors import (
     SchemaMissing,
     UnsupportedDatabase,
 )
+from .driver import Driver
 
 BUSY_TIMEOUT_MS = 10_000
 WRITE_AHEAD_TRIES = 5
@@ -55,8 +54,7 @@ class Database:
         self.sqlite = url.get_backend_name() == "sqlite"
         engines = sqlite_engines if self.sqlite else postgres_engines
         self._single, self._transactions = engines(url, busy_timeout_ms)
-        self._driving = Lock()
-        self._driver: PoolProxiedConnection | None = None
+        self.driver = Driver(self._transactions, self._problem)
 
     @contextmanager
     def single(self) -> Iterator[Connection]:
@@ -73,25 +71,6 @@ class Database:
         """
         with self.translated(), self._transactions.begin() as connection:
             yield connection
-
-    @contextmanager
-    def driver(self) -> Iterator[sqlite3.Cursor]:
-        """A transaction of the SQLite driver itself, one at a time, on a connection that is kept for it.
-
-        SQLAlchemy's way into a transaction takes longer than the whole of a small one. It is committed at the end, or
-        leaves no trace: what does not get there is rolled back as the connection is given back.
-        """
-        with self._driving, self.translated():
-            if self._driver is None:
-                self._driver = self._transactions.raw_connection()
-            cursor: Any = self._driver.cursor()
-            try:
-                cursor.execute("BEGIN IMMEDIATE")
-                yield cursor
-                cursor.execute("COMMIT")
-            except BaseException:
-                self._end_driver()
-                raise
 
     @contextmanager
     def lenient(self) -> Iterator[Connection]:
@@ -144,15 +123,9 @@ class Database:
 
     def close(self) -> None:
         """Close the connections; later use makes new ones."""
-        with self._driving:
-            self._end_driver()
+        self.driver.close()
         self._single.dispose()
         self._transactions.dispose()
-
-    def _end_driver(self) -> None:
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            driver.close()
 
     def _problem(self, error: Exception) -> Problem:
         cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import ExitStack
 from typing import Any
 
 from ..fsm.ports import AppendResult, Durable, Outcome
@@ -42,10 +41,10 @@ class SqliteAppender:
 
     def __call__(self, offers: list[Offer]) -> Durable:
         """Execute the batch; what is left is to commit it, with the sync."""
+        transaction = self._database.driver.begin()
         try:
-            with ExitStack() as opening:
-                ends = self._take(opening.enter_context(self._database.driver()), offers)
-                transaction = opening.pop_all()
+            with transaction as cursor:
+                ends = self._take(cursor, offers)
         except Unexpected:
             for append, _, _ in offers:
                 self._ends.pop(append.job, None)
@@ -54,7 +53,7 @@ class SqliteAppender:
             return lambda: results
 
         def commit() -> list[AppendResult]:
-            transaction.close()
+            transaction.commit()
             for append, _, _ in offers:
                 if append.finish is not None:
                     self._ends.pop(append.job, None)

@@ -35,8 +35,9 @@ def test_a_batch_is_one_immediate_transaction_in_sqlite(sqlite_url):
     store = open_store(sqlite_url)
     writers = step(store, [admit(store, f"job-{number}") for number in range(10)])
     statements = []
-    with store._database.driver() as cursor:
-        driver = cursor.connection
+    transaction = store._database.driver.begin()
+    driver = transaction.cursor.connection
+    transaction.commit()
     driver.set_trace_callback(lambda statement: statements.append(statement.split()[0:2]))
     step(store, writers)
     driver.set_trace_callback(None)

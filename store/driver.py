@@ -1,0 +1,97 @@
+"""SQLite's own driver under the appends: SQLAlchemy's way into a transaction takes longer than all of a small one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from threading import Lock
+from types import TracebackType
+from typing import cast
+
+from sqlalchemy import Engine
+from sqlalchemy.pool import PoolProxiedConnection
+
+from ..fsm.errors import Problem
+
+
+class Driver:
+    """Transactions one at a time, on a connection of `engine` that is kept for them. For any thread.
+
+    `problem` says what a driver's error is in this program's terms.
+    """
+
+    def __init__(self, engine: Engine, problem: Callable[[Exception], Problem]) -> None:
+        self.problem = problem
+        self._engine = engine
+        self._lock = Lock()
+        self._connection: PoolProxiedConnection | None = None
+
+    def begin(self) -> Transaction:
+        """Wait for the one before and for SQLite's write lock, and hold them. Errors: the store's."""
+        self._lock.acquire()
+        try:
+            if self._connection is None:
+                self._connection = self._engine.raw_connection()
+            cursor = cast(sqlite3.Cursor, self._connection.cursor())
+            cursor.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            self.end(kept=False)
+            raise self.problem(error) from error
+        except BaseException:
+            self.end(kept=False)
+            raise
+        return Transaction(self, cursor)
+
+    def end(self, kept: bool) -> None:
+        """Let the next one begin; a connection that is not kept is given back, which rolls back what it has open."""
+        if not kept:
+            self._give_back()
+        self._lock.release()
+
+    def close(self) -> None:
+        """Give the connection back; later use takes another."""
+        with self._lock:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class Transaction:
+    """A transaction that has begun. An error inside its `with` rolls it back, and so does dropping it.
+
+    `commit` may be called on another thread.
+    """
+
+    def __init__(self, driver: Driver, cursor: sqlite3.Cursor) -> None:
+        self.cursor = cursor
+        self._driver: Driver | None = driver
+
+    def __enter__(self) -> sqlite3.Cursor:
+        return self.cursor
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None:
+            self._end(error)
+
+    def commit(self) -> None:
+        """Make it durable, or leave no trace. Errors: the store's."""
+        try:
+            self.cursor.execute("COMMIT")
+        except BaseException as error:
+            self._end(error)
+            raise
+        self._end(None)
+
+    def __del__(self) -> None:
+        if self._driver is not None:
+            self._end(None, kept=False)
+
+    def _end(self, error: BaseException | None, kept: bool = True) -> None:
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.end(kept=kept and error is None)
+            if isinstance(error, sqlite3.Error):
+                raise driver.problem(error) from error

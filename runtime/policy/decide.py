@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import isfinite, log
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,8 +18,10 @@ from ...fsm.receipt import Alternative, Selection
 from .group import Group, group_rows
 from .plan import Plan, Temperature, TopK, TopP, Transform
 from .scores import Logits, VocabularyAxis, require
-from .select import draw, probabilities, settle, summarise
+from .select import draw, probabilities, settle, shift_and_summarise, summarise
 from .transforms import rank, scale, temperature, top_k, top_p
+
+Rows = Sequence[Sequence[float]]
 
 _APPLY: dict[type[Transform], Callable[[Logits, Tensor], Logits]] = {
     Temperature: temperature,
@@ -55,7 +58,8 @@ def decide(
 
     groups = group_rows(tuple(plans), size, values.device)
     results: list[Selection | NonFiniteScores] = [NonFiniteScores()] * len(plans)
-    for group, facts in zip(groups, _fetch([row_facts(scores, group, draws) for group in groups]), strict=True):
+    facts_of_groups = _fetch([row_facts(scores, group, draws) for group in groups])
+    for group, facts in zip(groups, facts_of_groups, strict=True):
         for row, numbers in zip(group.rows, facts, strict=True):
             unit = draws[row]
             if isfinite(numbers[0]):
@@ -63,14 +67,17 @@ def decide(
     return results
 
 
-def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Tensor:
+def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Tensor | Rows:
     """Take what a selection needs of the group's rows: [rows, facts] float64, still on the device.
 
     Facts of every row: lowest, second and total of the raw scores; then what `_greedy` or `_sampled` reads; then the
     tokens, raw scores and processed scores of the alternatives. Scores are relative to the row's best. No host sync.
+    A plain group in the memory of a CPU needs no tensor: its facts are there at once.
     """
     unit = _units(group, draws, scores.values.device)
     values = scores.values[group.where]
+    if group.plain and values.device.type == "cpu":
+        return _plain_facts(values)
     summary = summarise(values)
     raw = Logits(summary.shifted, scores.axis)
     leading = rank(Logits(values, scores.axis), group.width) if group.width else raw
@@ -98,6 +105,13 @@ def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Te
     return torch.cat(facts, 1)
 
 
+def _plain_facts(values: Tensor) -> Rows:
+    if values.dtype is torch.bfloat16:  # which numpy does not have
+        values = values.float()
+    rows = values.numpy(force=True).astype(np.float64)
+    return list(zip(*(fact.tolist() for fact in shift_and_summarise(rows)), strict=True))
+
+
 def _units(group: Group, draws: Sequence[float | None], device: torch.device) -> Tensor | None:
     """The group's unit draws [rows, 1], or None for a greedy one; WrongDraw where they are not what it needs."""
     sampled = group.family == "sample"
@@ -110,19 +124,24 @@ def _units(group: Group, draws: Sequence[float | None], device: torch.device) ->
     return torch.tensor(units, dtype=torch.float64, device=device).unsqueeze_(-1) if sampled else None
 
 
-def _fetch(parts: list[Tensor]) -> list[list[list[float]]]:
-    """Bring all parts to the host in one transfer: for each part its rows of numbers."""
-    if len(parts) == 1:
-        return [parts[0].tolist()]
-    flat = torch.cat([part.reshape(-1) for part in parts]).cpu() if parts else torch.empty(0)
-    rows, at = [], 0
+def _fetch(parts: list[Tensor | Rows]) -> list[Rows]:
+    """For each part its rows of numbers; those that are still tensors come to the host in one transfer."""
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    if len(tensors) <= 1:
+        return [part.tolist() if isinstance(part, Tensor) else part for part in parts]
+    flat = torch.cat([part.reshape(-1) for part in tensors]).cpu()
+    rows: list[Rows] = []
+    at = 0
     for part in parts:
-        rows.append(flat[at : at + part.numel()].view(part.shape).tolist())
-        at += part.numel()
+        if isinstance(part, Tensor):
+            rows.append(flat[at : at + part.numel()].view(part.shape).tolist())
+            at += part.numel()
+        else:
+            rows.append(part)
     return rows
 
 
-def _greedy(group: Group, numbers: list[float]) -> Selection:
+def _greedy(group: Group, numbers: Sequence[float]) -> Selection:
     _, second, total_raw, *more = numbers
     log_raw = log_total = log(total_raw)
     if group.transforms:
@@ -134,7 +153,7 @@ def _greedy(group: Group, numbers: list[float]) -> Selection:
     return Selection(token, support, 0.0 - log_raw, 0.0 - log_total, 0.0 - second, alternatives=alternatives)
 
 
-def _sampled(group: Group, numbers: list[float], unit: float) -> Selection:
+def _sampled(group: Group, numbers: Sequence[float], unit: float) -> Selection:
     _, second, total_raw, raw, processed, total, start, end, column, token, *more = numbers
     log_raw = log(total_raw)
     # Without transforms the two are one distribution, summed in two orders.

@@ -38,6 +38,11 @@ class Group:
     width: int
     narrowed: bool
 
+    @property
+    def plain(self) -> bool:
+        """Whether the best raw score decides, and nothing else is asked."""
+        return self.family == "greedy" and not self.transforms and not self.logprobs_top
+
 
 @lru_cache(maxsize=256)
 def group_rows(plans: tuple[Plan, ...], size: int, device: torch.device) -> tuple[Group, ...]:

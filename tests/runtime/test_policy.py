@@ -479,6 +479,32 @@ def test_sums_of_a_row_do_not_depend_on_how_many_rows_there_are(size):
 
 
 @pytest.mark.contract("POL-7")
+@pytest.mark.usefixtures("threads")
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 9),
+    st.sampled_from([1, 2, 3, 7, 8, 17, 255, 256, 257, 1000, 8192, 16_385, 49_152]),
+    st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+    st.sampled_from([0.0, 1e-3, 3.0, 1e4]),
+)
+@settings(max_examples=60)
+def test_a_greedy_row_without_tensors_has_the_bits_of_one_with_them(seed, count, size, dtype, spread):
+    """Alone, in a batch, next to a sampled row, and where alternatives are asked for, which takes the tensor path."""
+    values = np.random.default_rng(seed).normal(scale=spread, size=(count, size))
+    rows = torch.from_numpy(values).to(dtype)
+    together = decide(logits(rows), [GREEDY] * count, [None] * count)
+    told = decide(logits(rows), [Plan("greedy", (), 2)] * count, [None] * count)
+    assert [selection._replace(alternatives=()) for selection in told] == together
+    for row in range(count):
+        assert one(rows[row], GREEDY) == together[row]
+        mixed = decide(logits(rows[[row, 0]]), [GREEDY, Plan.of()], [None, 0.5])
+        assert mixed[0] == together[row]
+        assert mixed[1].margin == together[0].margin
+        if mixed[1].token == together[0].token:
+            assert mixed[1].logprob_raw == together[0].logprob_raw
+
+
+@pytest.mark.contract("POL-7")
 def test_eight_equal_rows_get_eight_equal_answers():
     """llama.cpp#7052: the same prompt in all slots at temperature 0."""
     row = random_rows(3, 1, 5000)

@@ -30,6 +30,7 @@ from .schema import (
     violation,
 )
 from .strict_json import kind_of, parse, path_text
+from .transforms import Transform
 
 SCHEMA_NAME: Final = "numinens.request.v1"
 KNOWN_SCHEMAS: Final = (SCHEMA_NAME,)
@@ -100,30 +101,6 @@ class PositionVisibility(Plane):
     position_rule: Literal["valid_token_cumsum"]
     cache_position_start: Annotated[int, Field(ge=0, le=limits.CONTEXT_TOKENS_MAX)]
     context_tokens_max: Annotated[int, Field(ge=1, le=limits.CONTEXT_TOKENS_MAX)]
-
-
-class Temperature(Plane):
-    """Divides the scores. Temperature 0 is the greedy family, so a value is positive, however small."""
-
-    kind: Literal["temperature"]
-    value: Annotated[float, Field(gt=0, le=limits.TEMPERATURE_MAX)]
-
-
-class TopK(Plane):
-    """Keeps the k best scores; a k above the vocabulary keeps all."""
-
-    kind: Literal["top_k"]
-    k: Annotated[int, Field(ge=1, le=limits.VOCABULARY_SIZE_MAX)]
-
-
-class TopP(Plane):
-    """Keeps the smallest set of best tokens whose probability reaches p: 0 keeps the best one, 1 keeps all."""
-
-    kind: Literal["top_p"]
-    p: Annotated[float, Field(ge=0, le=1)]
-
-
-Transform = Annotated[Temperature | TopK | TopP, Field(discriminator="kind")]
 
 
 class Policy(Plane):
@@ -208,6 +185,16 @@ class Termination(Plane):
         if sorted(self.finish_order) != sorted(FinishReason):
             raise violation("finish_order", f"it must rank each of {', '.join(FinishReason)} once")
         return self
+
+    @property
+    def heeded_eos_ids(self) -> frozenset[int]:
+        """The end tokens, unless they are ignored."""
+        return frozenset() if self.ignore_eos else frozenset(self.eos_ids)
+
+    @property
+    def ending_ids(self) -> frozenset[int]:
+        """The one list of tokens that end the output, and that min_new_tokens holds back."""
+        return self.heeded_eos_ids | frozenset(self.stop_token_ids)
 
 
 class PromptLogprobs(Plane):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import LostTenure, NonFiniteScores
+from ..fsm.errors import LostTenure
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step
 from ..fsm.ports import EventLog
@@ -30,7 +30,7 @@ from .batcher import Batcher, Called
 from .job import Job
 from .model import Model
 from .patience import patiently
-from .policy.decide import decide
+from .policy.decide import Decision, decide
 from .policy.scores import Logits, VocabularyAxis
 
 APPEND_TRIES = 4
@@ -126,14 +126,18 @@ class Engine:
         if not rows:
             return proposals
         selections = decide(
-            Logits(_rows(rows), self._axis), [result.job.plan for result in rows], _draws(rows), self._axis
+            Logits(_rows(rows), self._axis),
+            [result.job.plan for result in rows],
+            _draws(rows),
+            self._axis,
+            [result.job.past() for result in rows],
         )
         for result, selection in zip(rows, selections, strict=True):
             proposals.append((result.job, result.job.propose(*self._commands(result, selection))))
         return proposals
 
-    def _commands(self, result: Called, selection: Selection | NonFiniteScores) -> tuple[Command, ...]:
-        if isinstance(selection, NonFiniteScores):
+    def _commands(self, result: Called, selection: Decision) -> tuple[Command, ...]:
+        if not isinstance(selection, Selection):
             # A numeric fault is the job's own: the call counts as ALL_OLD, no token, and no reuse of the lane.
             self._batcher.release(result.job)
             fault = (selection.code, str(selection))

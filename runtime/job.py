@@ -12,6 +12,7 @@ from ..fsm.ports import Append, AppendResult, Claim, EventLog, Head, Outcome
 from ..fsm.state import State
 from ..fsm.transcript import Emission, Transcript
 from ..fsm.transition import Command, Proposal, transitions
+from .policy.history import History
 from .policy.plan import Plan
 from .policy.plans import plan_of
 from .session import Lane
@@ -25,6 +26,7 @@ class Job:
 
     deadline_ms   when it is to end as timed out, in ms since 1970, if ever
     detached      its reader failed: nothing more is published to it from here
+    history       what its plan looks back on, where it does; `past` brings it up to date
     """
 
     claim: Claim
@@ -35,6 +37,7 @@ class Job:
     lane: Lane | None = None
     deadline_ms: int | None = None
     detached: bool = False
+    history: History | None = None
 
     @classmethod
     def load(cls, log: EventLog, claim: Claim) -> Job:
@@ -48,11 +51,22 @@ class Job:
             raise BrokenInvariant(clause="LOG-1", reason=f"job {claim.job} has no events")
         if head != claim.head:
             raise BrokenInvariant(clause="LOG-3", reason=f"job {claim.job} ends at {head}, its row says {claim.head}")
-        return cls(claim, head, transcript, transcript.state, plan_of(transcript.state.spec.envelope.policy))
+        spec = transcript.state.spec
+        plan = plan_of(spec)
+        return cls(claim, head, transcript, transcript.state, plan, history=History.of(plan, spec.prompt))
 
     @property
     def name(self) -> str:
         return self.claim.job
+
+    def past(self) -> History | None:
+        """The history of the job's committed tokens, for the next decision; None where its plan needs none."""
+        if self.history is not None:
+            self.history.follow(self.transcript.token_ids)
+            if self.history.output != self.state.frontier.output:
+                reason = f"a history of {self.history.output} tokens cannot decide on step {self.state.frontier.output}"
+                raise BrokenInvariant(clause="POL-2", reason=reason)
+        return self.history
 
     def propose(self, *commands: Command) -> Proposal:
         """What `commands` would append, and lead to; nothing has happened yet."""

@@ -13,20 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...fsm.errors import NonFiniteScores, WrongDraw, WrongScores
+from ...fsm.errors import NonFiniteScores, NoTokenLeft, WrongDraw, WrongScores
 from ...fsm.receipt import Alternative, Selection
-from .group import Group, group_rows
-from .plan import Plan, Temperature, TopK, TopP, Transform
+from .edits import edit
+from .group import CutStep, EditStep, Group, group_rows
+from .history import History
+from .kinds import Cut, MinP, Temperature, TopP, TypicalP
+from .plan import Plan
 from .scores import Logits, VocabularyAxis, require
-from .select import draw, probabilities, settle, shift_and_summarise, summarise
-from .transforms import rank, scale, temperature, top_k, top_p
+from .select import best, draw, probabilities, settle, shift_and_summarise, summarise, values_of
+from .transforms import min_p, rank, scale, temperature, top_k, top_p, typical_p
 
 Rows = Sequence[Sequence[float]]
+Decision = Selection | NonFiniteScores | NoTokenLeft
 
-_APPLY: dict[type[Transform], Callable[[Logits, Tensor], Logits]] = {
+_APPLY: dict[type[Cut], Callable[[Logits, Tensor], Logits]] = {
     Temperature: temperature,
-    TopK: top_k,
     TopP: top_p,
+    MinP: min_p,
+    TypicalP: typical_p,
 }
 
 
@@ -36,7 +41,8 @@ def decide(
     plans: Sequence[Plan],
     draws: Sequence[float | None],
     axis: VocabularyAxis | None = None,
-) -> list[Selection | NonFiniteScores]:
+    pasts: Sequence[History | None] | None = None,
+) -> list[Decision]:
     """Decide every row of a batch.
 
     Axes: B rows, V vocabulary.
@@ -44,34 +50,37 @@ def decide(
     plans   B plans
     draws   B unit draws in [0, 1), float64; None where the plan is greedy
     axis    the vocabulary that the requests are about; None: the scores' own
-    returns B results in order; NonFiniteScores for a row with a NaN or an infinity anywhere (a model masks nothing:
-            masks are transforms), without effect on the other rows
+    pasts   B histories, as far as the rows are; None where the plan does not look back, or for all rows at once
+    returns B results in order. Without effect on the other rows, NonFiniteScores for a row with a NaN or an infinity
+            anywhere (a model masks nothing: masks are transforms), and NoTokenLeft where every token was removed
 
     Deterministic. One host sync, at the end. Raises WrongScores and WrongDraw.
     """
     require(scores, Logits, "decide", axis)
     values, size = scores.values, scores.axis.size
-    if values.shape != (len(plans), size) or scores.tokens is not None or len(draws) != len(plans):
+    pasts = [None] * len(plans) if pasts is None else pasts
+    if values.shape != (len(plans), size) or scores.tokens is not None or not len(draws) == len(pasts) == len(plans):
         ranked = "ranked " if scores.tokens is not None else ""
-        found = f"{ranked}scores {list(values.shape)} and {len(draws)} draws"
-        raise WrongScores("decide", f"{len(plans)} rows of {size} scores, with a draw or None each", found)
+        found = f"{ranked}scores {list(values.shape)}, {len(draws)} draws and {len(pasts)} pasts"
+        raise WrongScores("decide", f"{len(plans)} rows of {size} scores, with a draw and a past or None each", found)
 
     groups = group_rows(tuple(plans), size, values.device)
-    results: list[Selection | NonFiniteScores] = [NonFiniteScores()] * len(plans)
-    facts_of_groups = _fetch([row_facts(scores, group, draws) for group in groups])
+    results: list[Decision] = [NonFiniteScores()] * len(plans)
+    facts_of_groups = _fetch([row_facts(scores, group, draws, pasts) for group in groups])
     for group, facts in zip(groups, facts_of_groups, strict=True):
         for row, numbers in zip(group.rows, facts, strict=True):
-            unit = draws[row]
             if isfinite(numbers[0]):
-                results[row] = _greedy(group, numbers) if unit is None else _sampled(group, numbers, unit)
+                results[row] = _decision(group, numbers, draws[row])
     return results
 
 
-def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Tensor | Rows:
+def row_facts(
+    scores: Logits, group: Group, draws: Sequence[float | None], pasts: Sequence[History | None]
+) -> Tensor | Rows:
     """Take what a selection needs of the group's rows: [rows, facts] float64, still on the device.
 
-    Facts of every row: lowest, second and total of the raw scores; then what `_greedy` or `_sampled` reads; then the
-    tokens, raw scores and processed scores of the alternatives. Scores are relative to the row's best. No host sync.
+    Facts of every row: lowest, second and total of the raw scores; then what `_decision` reads; then the tokens, raw
+    scores and processed scores of the alternatives. Scores are relative to the row's best. No host sync.
     A plain group in the memory of a CPU needs no tensor: its facts are there at once.
     """
     unit = _units(group, draws, scores.values.device)
@@ -79,29 +88,39 @@ def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Te
     if group.plain and values.device.type == "cpu":
         return _plain_facts(values)
     summary = summarise(values)
-    raw = Logits(summary.shifted, scores.axis)
-    leading = rank(Logits(values, scores.axis), group.width) if group.width else raw
-    processed = leading if group.narrowed else raw
-    for kind, numbers in group.transforms:
-        processed = _APPLY[kind](processed, numbers)
+    processed = given = Logits(values, scores.axis)
+    ranked = rank(given, group.width) if group.width else given
+    if group.start == "ranked":
+        processed = ranked
+    elif group.start == "relative":
+        processed = Logits(summary.shifted, scores.axis)
+    for step in group.steps:
+        match step:
+            case EditStep():
+                processed = edit(processed, step.columns, [pasts[row] for row in group.rows])
+            case CutStep(most=None):
+                processed = _APPLY[step.kind](processed, step.numbers)
+            case CutStep():
+                processed = top_k(processed, step.numbers, step.most)
 
-    floats, integers = [summary.lowest, summary.second, summary.total], [summary.token]
+    settled = settle(processed) if group.steps else processed
     if unit is not None:
-        settled = settle(processed)
-        drawn = draw(probabilities(settled), unit)
-        chosen = summary.shifted.gather(1, drawn.token), settled.values.gather(1, drawn.column)
-        floats += [*chosen, drawn.total, drawn.interval]
-        integers = [drawn.column, drawn.token]
-    elif group.transforms:
-        floats.append(probabilities(settle(processed)).values.cumsum(-1)[:, -1:])
+        chosen = draw(probabilities(settled), unit)
+    elif group.steps:
+        chosen = best(settled, probabilities(settled))
+    else:
+        chosen = summary.best()
+    numbers = [chosen.column, chosen.token]
     if group.narrowed:
-        integers.append((processed.values > -torch.inf).sum(-1, keepdim=True))
-    facts = [*floats, torch.cat(integers, 1).double()]
-    if group.logprobs_top and leading.tokens is not None:
-        best = leading.values[:, : group.logprobs_top]
-        kept = processed.values[:, : group.logprobs_top] if group.narrowed else best
-        facts += [leading.tokens[:, : group.logprobs_top].double()]
-        facts += [scale(best, best[:, :1], None), scale(kept, best[:, :1], processed.temperature)]
+        numbers.append((processed.values > -torch.inf).sum(-1, keepdim=True))
+    facts = [
+        *(summary.lowest, summary.second, summary.total, chosen.total, chosen.interval),
+        *(summary.shifted.gather(1, chosen.token), settled.values.gather(1, chosen.column)),
+        torch.cat(numbers, 1).double(),
+    ]
+    if group.logprobs_top and ranked.tokens is not None:
+        tokens, first = ranked.tokens[:, : group.logprobs_top], ranked.values[:, : group.logprobs_top]
+        facts += [tokens.double(), scale(first, first[:, :1], None), values_of(settled, tokens)]
     return torch.cat(facts, 1)
 
 
@@ -109,7 +128,9 @@ def _plain_facts(values: Tensor) -> Rows:
     if values.dtype is torch.bfloat16:  # which numpy does not have
         values = values.float()
     rows = values.numpy(force=True).astype(np.float64)
-    return list(zip(*(fact.tolist() for fact in shift_and_summarise(rows)), strict=True))
+    facts = zip(*(fact.tolist() for fact in shift_and_summarise(rows)), strict=True)
+    # Of one distribution, raw and processed, the best token is chosen, with a score of 0 relative to itself.
+    return [(low, second, total, total, 0.0, 1.0, 0.0, 0.0, token, token) for low, second, total, token in facts]
 
 
 def _units(group: Group, draws: Sequence[float | None], device: torch.device) -> Tensor | None:
@@ -141,27 +162,19 @@ def _fetch(parts: list[Tensor | Rows]) -> list[Rows]:
     return rows
 
 
-def _greedy(group: Group, numbers: Sequence[float]) -> Selection:
-    _, second, total_raw, *more = numbers
-    log_raw = log_total = log(total_raw)
-    if group.transforms:
-        # No transform changes which token is best, and relative to itself the best one scores 0.
-        log_total = log(more.pop(0))
-    token = int(more.pop(0))
+def _decision(group: Group, numbers: Sequence[float], unit: float | None) -> Decision:
+    _, second, total_raw, total, start, end, raw, processed, column, token, *more = numbers
     support = int(more.pop(0)) if group.narrowed else group.size
-    alternatives = _alternatives(more, log_raw, log_total) if more else ()
-    return Selection(token, support, 0.0 - log_raw, 0.0 - log_total, 0.0 - second, alternatives=alternatives)
-
-
-def _sampled(group: Group, numbers: Sequence[float], unit: float) -> Selection:
-    _, second, total_raw, raw, processed, total, start, end, column, token, *more = numbers
+    if not support:
+        return NoTokenLeft()
     log_raw = log(total_raw)
     # Without transforms the two are one distribution, summed in two orders.
-    log_total = log(total) if group.transforms else log_raw
-    support = int(more.pop(0)) if group.narrowed else group.size
+    log_total = log(total) if group.steps else log_raw
     alternatives = _alternatives(more, log_raw, log_total) if more else ()
-    start = start if column else 0.0
     logprobs = raw - log_raw, processed - log_total
+    if unit is None:
+        return Selection(int(token), support, *logprobs, 0.0 - second, alternatives=alternatives)
+    start = start if column else 0.0
     return Selection(int(token), support, *logprobs, 0.0 - second, unit, start, end, alternatives)
 
 

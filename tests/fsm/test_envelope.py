@@ -389,7 +389,7 @@ FINISH_ORDER = {f"termination.finish_order[{index}]" for index in range(len(Fini
 COUPLED = {
     "full": {
         *FINISH_ORDER,
-        *(f"policy.transforms[{index}].kind" for index in range(3)),
+        *(f"policy.transforms[{index}].kind" for index in range(2)),
         "runtime.compatibility",
         "termination.zero_token_choice",
     },

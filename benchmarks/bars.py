@@ -77,4 +77,18 @@ ROWS = (
         "<= 1.1",
         lambda f: f["late_over_early"] <= 1.1,
     ),
+    Row(
+        "policy_ratio_usual",
+        "{:.2f}",
+        "64 rows of 49,152 decided by temperature, top-k, top-p, over transformers' processors, softmax and multinomial",
+        "<= 1.5",
+        lambda f: f["policy_ratio_usual"] <= 1.5,
+    ),
+    Row(
+        "policy_ratio_edited",
+        "{:.2f}",
+        "the same with 300 biases, and a repetition penalty over the 512 tokens before",
+        "<= 1.5",
+        lambda f: f["policy_ratio_edited"] <= 1.5,
+    ),
 )

@@ -80,7 +80,7 @@ ROWS = (
     Row(
         "policy_ratio_usual",
         "{:.2f}",
-        "64 rows of 49,152 decided by temperature, top-k, top-p, over transformers' processors, softmax and multinomial",
+        "64 rows of 49,152 decided by temperature, top-k, top-p, over transformers' processors, softmax and draw",
         "<= 1.5",
         lambda f: f["policy_ratio_usual"] <= 1.5,
     ),

@@ -35,7 +35,6 @@ _APPLY: dict[type[Cut], Callable[[Logits, Tensor], Logits]] = {
 }
 
 
-@torch.inference_mode()
 def decide(
     scores: Logits,
     plans: Sequence[Plan],
@@ -66,27 +65,27 @@ def decide(
 
     groups = group_rows(tuple(plans), size, values.device)
     results: list[Decision] = [NonFiniteScores()] * len(plans)
-    facts_of_groups = _fetch([row_facts(scores, group, draws, pasts) for group in groups])
-    for group, facts in zip(groups, facts_of_groups, strict=True):
+    on_cpu = values.device.type == "cpu"
+    parts = [
+        _plain_facts(values, group, draws) if on_cpu and group.plain else row_facts(scores, group, draws, pasts)
+        for group in groups
+    ]
+    for group, facts in zip(groups, _fetch(parts), strict=True):
         for row, numbers in zip(group.rows, facts, strict=True):
             if isfinite(numbers[0]):
                 results[row] = _decision(group, numbers, draws[row])
     return results
 
 
-def row_facts(
-    scores: Logits, group: Group, draws: Sequence[float | None], pasts: Sequence[History | None]
-) -> Tensor | Rows:
+@torch.inference_mode()
+def row_facts(scores: Logits, group: Group, draws: Sequence[float | None], pasts: Sequence[History | None]) -> Tensor:
     """Take what a selection needs of the group's rows: [rows, facts] float64, still on the device.
 
     Facts of every row: lowest, second and total of the raw scores; then what `_decision` reads; then the tokens, raw
     scores and processed scores of the alternatives. Scores are relative to the row's best. No host sync.
-    A plain group in the memory of a CPU needs no tensor: its facts are there at once.
     """
     unit = _units(group, draws, scores.values.device)
     values = scores.values[group.where]
-    if group.plain and values.device.type == "cpu":
-        return _plain_facts(values)
     summary = summarise(values)
     processed = given = Logits(values, scores.axis)
     ranked = rank(given, group.width) if group.width else given
@@ -124,11 +123,14 @@ def row_facts(
     return torch.cat(facts, 1)
 
 
-def _plain_facts(values: Tensor) -> Rows:
+def _plain_facts(values: Tensor, group: Group, draws: Sequence[float | None]) -> Rows:
+    """The same of a plain group in the memory of a CPU, where no tensor is needed."""
+    _units(group, draws, values.device)
+    if len(group.rows) < len(values):
+        values = values[group.where]
     if values.dtype is torch.bfloat16:  # which numpy does not have
         values = values.float()
-    rows = values.numpy(force=True).astype(np.float64)
-    facts = zip(*(fact.tolist() for fact in shift_and_summarise(rows)), strict=True)
+    facts = shift_and_summarise(values.numpy(force=True).astype(np.float64))
     # Of one distribution, raw and processed, the best token is chosen, with a score of 0 relative to itself.
     return [(low, second, total, total, 0.0, 1.0, 0.0, 0.0, token, token) for low, second, total, token in facts]
 

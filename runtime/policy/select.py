@@ -66,8 +66,9 @@ def summarise(values: Tensor) -> Summary:
     """Take the facts of raw rows [B, V] of any float dtype, in nats. A row that is not finite spoils only its own."""
     shifted = values.to(torch.float64, copy=True)
     if shifted.device.type == "cpu":
-        facts = shift_and_summarise(shifted.numpy())
-        return Summary(shifted, *(torch.from_numpy(fact).unsqueeze_(-1) for fact in facts))
+        facts = torch.tensor(shift_and_summarise(shifted.numpy()), dtype=torch.float64).view(-1, 4)
+        lowest, second, total, token = facts.split(1, dim=1)
+        return Summary(shifted, lowest, second, total, token.long())
     best, token = shifted.max(-1, keepdim=True)
     shifted -= best
     lowest = shifted.amin(-1, keepdim=True)
@@ -76,21 +77,35 @@ def summarise(values: Tensor) -> Summary:
     return Summary(shifted, lowest, second, _row_sum(shifted.exp()), token)
 
 
-def shift_and_summarise(rows: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """The facts of float64 rows [B, V] in the memory of a CPU: lowest, second, total and token, [B] each.
+def shift_and_summarise(rows: Numbers) -> list[tuple[float, float, float, int]]:
+    """The facts of float64 rows [B, V] in the memory of a CPU: lowest, second, total and token of each.
 
     Subtracts its best score from each row, in place. `summarise` on a CPU is this and no more, so a row has the same
     facts whether or not the decision needs tensors. numpy starts a small operation several times faster than torch.
     """
-    count = _indexes(len(rows))
     with np.errstate(invalid="ignore"):
+        if len(rows) == 1:
+            return [_shift_and_summarise(rows[0])]
+        count = _indexes(len(rows))
         token = rows.argmax(-1)
         rows -= rows[count, token][:, None]
         lowest = np.minimum.reduce(rows, -1)
         rows[count, token] = -np.inf
         second = np.maximum.reduce(rows, -1)
         rows[count, token] = 0.0
-        return lowest, second, np.add.reduce(np.exp(rows), -1), token
+        total = np.add.reduce(np.exp(rows), -1)
+    return list(zip(lowest.tolist(), second.tolist(), total.tolist(), token.tolist(), strict=True))
+
+
+def _shift_and_summarise(row: Numbers) -> tuple[float, float, float, int]:
+    """The same for one row [V], bit for bit, without the indexing of many."""
+    token = int(row.argmax())
+    row -= row[token]
+    lowest = float(np.minimum.reduce(row))
+    row[token] = -np.inf
+    second = float(np.maximum.reduce(row))
+    row[token] = 0.0
+    return lowest, second, float(np.add.reduce(np.exp(row))), token
 
 
 @lru_cache(maxsize=64)

@@ -67,7 +67,7 @@ def summarise(values: Tensor) -> Summary:
     shifted = values.to(torch.float64, copy=True)
     if shifted.device.type == "cpu":
         facts = torch.tensor(shift_and_summarise(shifted.numpy()), dtype=torch.float64).view(-1, 4)
-        lowest, second, total, token = facts.split(1, dim=1)
+        lowest, second, total, token = (facts[:, at : at + 1] for at in range(4))
         return Summary(shifted, lowest, second, total, token.long())
     best, token = shifted.max(-1, keepdim=True)
     shifted -= best

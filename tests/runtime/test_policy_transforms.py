@@ -191,8 +191,8 @@ LIBRARY = {
     "ngram": (NoRepeatNgram(2, "both"), NoRepeatNGramLogitsProcessor(2)),
     "banned": (BannedTokens((1,)), SuppressTokensLogitsProcessor([1])),
     "temperature": (Temperature(0.7), TemperatureLogitsWarper(0.7)),
-    "top_k": (TopK(8), TopKLogitsWarper(8)),
-    "top_p": (TopP(0.8), TopPLogitsWarper(0.8)),
+    "top_k": (TopK(3), TopKLogitsWarper(3)),
+    "top_p": (TopP(0.95), TopPLogitsWarper(0.95)),
     "min_p": (MinP(0.05), MinPLogitsWarper(0.05)),
     "typical_p": (TypicalP(0.7), TypicalLogitsWarper(0.7)),
 }
@@ -203,7 +203,7 @@ def near_an_edge(name, rows):
     if not (rows > -INF).any(-1).all():
         return True
     if name == "top_p":
-        return not far_from_the_edge(rows, 0.8)
+        return not far_from_the_edge(rows, 0.95)
     chances = rows.double().softmax(-1)
     if name == "min_p":
         return bool(((chances / chances.amax(-1, keepdim=True) - 0.05).abs() < 1e-4).any())
@@ -228,13 +228,34 @@ def test_any_order_of_many_transforms_equals_transformers_in_that_order(drawn, o
     pasts = [past_of(Plan("sample", mine), *text) for text in texts]
     same_distribution(processed(rows, *mine, pasts=pasts), theirs)
     # The plan's kernels, which rank no more than they need and edit in one go, give the same.
-    plan = Plan("sample", mine, 3)
+    plan = Plan("sample", mine, 2)
     expected = theirs.double().log_softmax(-1)
     for row, selection in enumerate(decide(logits(rows), [plan] * len(rows), [0.4] * len(rows), pasts=pasts)):
         assert selection.support == (theirs[row] > -INF).sum()
         assert selection.logprob == pytest.approx(expected[row, selection.token].item(), abs=1e-4)
         for token, _, logprob in selection.alternatives:
             assert logprob == pytest.approx(expected[row, token].item(), abs=1e-4)
+
+
+@pytest.mark.contract("POL-2")
+@pytest.mark.parametrize(
+    "order", [("typical_p", "top_k"), ("top_p", "typical_p", "top_k"), ("typical_p", "top_p"), ("top_p", "typical_p")]
+)
+@given(st.integers(0, 10**6), st.floats(1.2, 2))
+@settings(max_examples=40)
+def test_cuts_after_the_best_token_was_left_out_equal_transformers(order, seed, peak):
+    """One token stands out of a flat row, so that it is the least typical, and the ranking has a hole."""
+    rows = random_rows(seed, 2, 24, spread=0.3)
+    rows[:, seed % 24] += peak
+    theirs = rows
+    for name in order:
+        assume(not near_an_edge(name, theirs))
+        theirs = LIBRARY[name][1](None, theirs)
+    mine = tuple(LIBRARY[name][0] for name in order)
+    same_distribution(processed(rows, *mine), theirs)
+    for row, selection in enumerate(decide(logits(rows), [Plan("sample", mine)] * 2, [0.4] * 2)):
+        assert selection.support == (theirs[row] > -INF).sum()
+        assert selection.logprob == pytest.approx(theirs.log_softmax(-1)[row, selection.token].item(), abs=1e-4)
 
 
 # ---- penalties by their formula ----------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ...fsm.errors import NonFiniteScores, NoTokenLeft, WrongDraw, WrongScores
 from ...fsm.receipt import Alternative, Selection
-from .edits import edit
+from .edits import Beside, edit
 from .group import CutStep, EditStep, Group, group_rows
 from .history import History
-from .kinds import Cut, MinP, Temperature, TopP, TypicalP
+from .kinds import Cut, Mask, MinP, Temperature, TopP, TypicalP
 from .plan import Plan
 from .scores import Logits, VocabularyAxis, require
 from .select import best, draw, probabilities, settle, shift_and_summarise, summarise, values_of
@@ -41,6 +41,7 @@ def decide(
     draws: Sequence[float | None],
     axis: VocabularyAxis | None = None,
     pasts: Sequence[History | None] | None = None,
+    masks: Sequence[Mask | None] | None = None,
 ) -> list[Decision]:
     """Decide every row of a batch.
 
@@ -50,6 +51,7 @@ def decide(
     draws   B unit draws in [0, 1), float64; None where the plan is greedy
     axis    the vocabulary that the requests are about; None: the scores' own
     pasts   B histories, as far as the rows are; None where the plan does not look back, or for all rows at once
+    masks   B masks [V] bool, the tokens that each row may become now; None where the plan has no MaskedTokens
     returns B results in order. Without effect on the other rows, NonFiniteScores for a row with a NaN or an infinity
             anywhere (a model masks nothing: masks are transforms), and NoTokenLeft where every token was removed
 
@@ -58,16 +60,23 @@ def decide(
     require(scores, Logits, "decide", axis)
     values, size = scores.values, scores.axis.size
     pasts = [None] * len(plans) if pasts is None else pasts
-    if values.shape != (len(plans), size) or scores.tokens is not None or not len(draws) == len(pasts) == len(plans):
+    masks = [None] * len(plans) if masks is None else masks
+    one_each = len(draws) == len(pasts) == len(masks) == len(plans)
+    if values.shape != (len(plans), size) or scores.tokens is not None or not one_each:
         ranked = "ranked " if scores.tokens is not None else ""
-        found = f"{ranked}scores {list(values.shape)}, {len(draws)} draws and {len(pasts)} pasts"
-        raise WrongScores("decide", f"{len(plans)} rows of {size} scores, with a draw and a past or None each", found)
+        found = f"{ranked}scores {list(values.shape)}, {len(draws)} draws, {len(pasts)} pasts and {len(masks)} masks"
+        raise WrongScores(
+            "decide", f"{len(plans)} rows of {size} scores, with a draw, past and mask or None each", found
+        )
+    if wrong := [mask.shape for mask in masks if mask is not None and mask.shape != (size,)]:
+        raise WrongScores("decide", f"masks of {size} tokens", f"one of {list(wrong[0])}")
 
     groups = group_rows(tuple(plans), size, values.device)
     results: list[Decision] = [NonFiniteScores()] * len(plans)
     on_cpu = values.device.type == "cpu"
+    beside = [Beside(*each) for each in zip(pasts, masks, strict=True)]
     parts = [
-        _plain_facts(values, group, draws) if on_cpu and group.plain else row_facts(scores, group, draws, pasts)
+        _plain_facts(values, group, draws) if on_cpu and group.plain else row_facts(scores, group, draws, beside)
         for group in groups
     ]
     for group, facts in zip(groups, _fetch(parts), strict=True):
@@ -78,7 +87,7 @@ def decide(
 
 
 @torch.inference_mode()
-def row_facts(scores: Logits, group: Group, draws: Sequence[float | None], pasts: Sequence[History | None]) -> Tensor:
+def row_facts(scores: Logits, group: Group, draws: Sequence[float | None], beside: Sequence[Beside]) -> Tensor:
     """Take what a selection needs of the group's rows: [rows, facts] float64, still on the device.
 
     Facts of every row: lowest, second and total of the raw scores; then what `_decision` reads; then the tokens, raw
@@ -96,7 +105,7 @@ def row_facts(scores: Logits, group: Group, draws: Sequence[float | None], pasts
     for step in group.steps:
         match step:
             case EditStep():
-                processed = edit(processed, step.columns, [pasts[row] for row in group.rows])
+                processed = edit(processed, step.columns, [beside[row] for row in group.rows])
             case CutStep(most=None):
                 processed = _APPLY[step.kind](processed, step.numbers)
             case CutStep():

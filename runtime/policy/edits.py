@@ -10,6 +10,7 @@ Axes: B rows, V vocabulary, N places. Places are flat indexes into [B, V], each 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ from .kinds import (
     FrequencyPenalty,
     Ids,
     LogitBias,
+    Mask,
+    MaskedTokens,
     MinNewTokens,
     NoRepeatNgram,
     PresencePenalty,
@@ -40,11 +43,18 @@ _NO_IDS: Ids = np.empty(0, dtype=np.int64)
 _NO_AMOUNTS: Amounts = np.empty(0, dtype=np.float64)
 
 
-def edit(scores: Logits, columns: Sequence[Sequence[Edit]], pasts: Sequence[History | None]) -> Logits:
+class Beside(NamedTuple):
+    """What a row's edits read beside its scores: its history, and its mask [V] of allowed tokens, where it has them."""
+
+    past: History | None = None
+    mask: Mask | None = None
+
+
+def edit(scores: Logits, columns: Sequence[Sequence[Edit]], beside: Sequence[Beside]) -> Logits:
     """Apply edits of one kind after another; each column has one edit a row.
 
     scores  values [B, V] of any float dtype, ranked or not
-    pasts   [B] the history of each row whose edits look back
+    beside  [B] what the edits of each row read
     returns logits in order of token id, fresh, float32 or float64. No host sync.
     """
     require(scores, Logits, "edit")
@@ -52,15 +62,15 @@ def edit(scores: Logits, columns: Sequence[Sequence[Edit]], pasts: Sequence[Hist
     half = scores.values.dtype not in (torch.float32, torch.float64)
     values = scores.values.to(torch.float32 if half else scores.values.dtype, copy=True)
     for column in columns:
-        _apply(values, scores.temperature, column, pasts)
+        _apply(values, scores.temperature, column, beside)
     return Logits(values, scores.axis, None, scores.temperature)
 
 
-def _apply(values: Tensor, temperature: Tensor | None, column: Sequence[Edit], pasts: Sequence[History | None]) -> None:
+def _apply(values: Tensor, temperature: Tensor | None, column: Sequence[Edit], beside: Sequence[Beside]) -> None:
     """Change `values` [B, V], contiguous, in place."""
-    touched = [_touched(change, past) for change, past in zip(column, pasts, strict=True)]
+    touched = [_touched(change, row) for change, row in zip(column, beside, strict=True)]
     counts = [len(ids) for ids, _ in touched]
-    if not any(counts):
+    if not any(counts) and not isinstance(column[0], AllowedTokens | MaskedTokens):
         return
     rows = np.repeat(np.arange(len(column)), counts)
     places = _tensor(np.concatenate([ids for ids, _ in touched]) + rows * values.shape[1], values)
@@ -68,7 +78,7 @@ def _apply(values: Tensor, temperature: Tensor | None, column: Sequence[Edit], p
     match column[0]:
         case NoRepeatNgram() | BannedTokens() | MinNewTokens():
             flat[places] = -torch.inf
-        case AllowedTokens():
+        case AllowedTokens() | MaskedTokens():
             kept = flat[places]
             values.fill_(-torch.inf)
             flat[places] = kept
@@ -89,13 +99,18 @@ def _apply(values: Tensor, temperature: Tensor | None, column: Sequence[Edit], p
             flat[places] = after.to(values.dtype)
 
 
-def _touched(change: Edit, past: History | None) -> tuple[Ids, Amounts]:
+def _touched(change: Edit, beside: Beside) -> tuple[Ids, Amounts]:
     """The tokens of one row that the edit touches now, and a number for each where the edit needs one."""
     match change:
         case LogitBias():
             return change.ids, change.amounts
         case AllowedTokens() | BannedTokens():
             return change.ids, _NO_AMOUNTS
+        case MaskedTokens():
+            if beside.mask is None:
+                raise WrongScores("decide", "a mask of the row for MaskedTokens", "none")
+            return np.flatnonzero(beside.mask), _NO_AMOUNTS
+    past = beside.past
     if past is None:
         raise WrongScores("decide", f"a history of the row for {type(change).__name__}", "none")
     match change:

@@ -16,6 +16,7 @@ from ...fsm.errors import SchemaViolation
 
 Scope = Literal["prompt", "output", "both"]
 Ids = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,11 @@ class BannedTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskedTokens:
+    """Remove every token that the row's mask of this step does not allow; `decide` is given the masks."""
+
+
+@dataclass(frozen=True, slots=True)
 class MinNewTokens:
     """Remove these ids, each given once, until `value` tokens are committed."""
 
@@ -185,6 +191,7 @@ Edit = (
     | LogitBias
     | AllowedTokens
     | BannedTokens
+    | MaskedTokens
     | MinNewTokens
     | ForcedTokens
 )
@@ -193,7 +200,10 @@ Transform = Cut | Edit
 LOOK_BACK = (RepetitionPenalty, FrequencyPenalty, PresencePenalty, NoRepeatNgram, MinNewTokens, ForcedTokens)
 """Kinds whose effect depends on the tokens before."""
 
-REMOVE = (TopK, TopP, MinP, TypicalP, NoRepeatNgram, AllowedTokens, BannedTokens, MinNewTokens, ForcedTokens)
+REMOVE = (
+    *(TopK, TopP, MinP, TypicalP, NoRepeatNgram),
+    *(AllowedTokens, BannedTokens, MaskedTokens, MinNewTokens, ForcedTokens),
+)
 """Kinds that can take a token out."""
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from decodelog.fsm.receipt import Selection
 from decodelog.runtime.policy import transforms
 from decodelog.runtime.policy.decide import decide
-from decodelog.runtime.policy.edits import edit
+from decodelog.runtime.policy.edits import Beside, edit
 from decodelog.runtime.policy.history import History
 from decodelog.runtime.policy.kinds import Cut, MinP, Temperature, TopK, TopP, Transform, TypicalP
 from decodelog.runtime.policy.plan import Plan
@@ -75,7 +75,8 @@ def processed(rows: Tensor, *plan: Transform, pasts: list[History | None] | None
             numbers = torch.full((len(rows), 1), float(transform.value), dtype=torch.float64)
             scores = APPLY[type(transform)](scores, numbers)
         else:
-            scores = edit(scores, [[transform] * len(rows)], pasts or [None] * len(rows))
+            beside = [Beside(past) for past in pasts or [None] * len(rows)]
+            scores = edit(scores, [[transform] * len(rows)], beside)
     scores = settle(scores)
     values = scores.values.log_softmax(-1)
     if scores.tokens is None:

@@ -16,6 +16,7 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 from decodelog.fsm.errors import NonFiniteScores, SchemaViolation, WrongDraw, WrongScores
 from decodelog.runtime.policy import transforms
 from decodelog.runtime.policy.decide import decide, row_facts
+from decodelog.runtime.policy.edits import Beside
 from decodelog.runtime.policy.group import group_rows
 from decodelog.runtime.policy.kinds import Temperature, TopK, TopP
 from decodelog.runtime.policy.plan import Plan
@@ -529,7 +530,7 @@ def test_nothing_is_read_back_before_the_one_transfer(batch):
     scores = logits(torch.zeros(len(batch), 50, device="meta"))
     noise = [0.5 if plan.stochastic else None for plan in batch]
     for group in group_rows(tuple(batch), 50, torch.device("meta")):
-        assert row_facts(scores, group, noise, [None] * len(batch)).shape[0] == len(group.rows)
+        assert row_facts(scores, group, noise, [Beside()] * len(batch)).shape[0] == len(group.rows)
 
 
 def test_rows_whose_plans_differ_in_numbers_only_go_together():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from score_rows import logits, past_of, random_rows
 
 from decodelog.runtime.policy.decide import decide, row_facts
+from decodelog.runtime.policy.edits import Beside
 from decodelog.runtime.policy.group import group_rows
 from decodelog.runtime.policy.history import History
 from decodelog.runtime.policy.kinds import (
@@ -197,6 +198,6 @@ def test_edits_read_nothing_back_before_the_one_transfer(batch, prompt, output):
     """On the device without data any look at a value, or a size that depends on one, is an error."""
     scores = logits(torch.zeros(len(batch), 50, device="meta"))
     noise = [0.5 if plan.stochastic else None for plan in batch]
-    pasts = [past_of(plan, prompt, output) for plan in batch]
+    beside = [Beside(past_of(plan, prompt, output)) for plan in batch]
     for group in group_rows(tuple(batch), 50, torch.device("meta")):
-        assert row_facts(scores, group, noise, pasts).shape[0] == len(group.rows)
+        assert row_facts(scores, group, noise, beside).shape[0] == len(group.rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from cranks import admit, assert_audited, engine, finish, model, result, run, transcript
 
@@ -129,6 +131,24 @@ def test_four_choices_of_one_seed_are_distinct_and_each_replays_alone(store):
         assert run(store, of, **draft, choice=choice)["token_ids"] == text
     draws = [{selection.unit_draw for selection in selections(store, job)} for job in together]
     assert sum(map(len, draws)) == len(set.union(*draws)) == 80
+
+
+@pytest.mark.contract("POL-3", "POL-7")
+def test_extreme_numbers_of_one_job_neither_fail_it_nor_touch_its_mates(store):
+    """Temperatures and cuts of almost nothing, and penalties at their bounds, among good jobs: as greedy, or finite."""
+    of = model(**SEEDED)
+    draft = {"max_new_tokens": 8, "ignore_eos": True, "seed": 5}
+    greedy = run(store, of, **draft)["token_ids"]
+    tiny = [{"temperature": 1e-4}, {"temperature": 5e-324}, {"top_p": 1e-4}, {"top_p": 0}, {"min_p": 1}, {"top_k": 1}]
+    huge = [{"repetition_penalty": 1000}, {"presence_penalty": 10_000}, {"frequency_penalty": -10_000}]
+    jobs = [admit(store, of, **draft, **flags) for flags in (*tiny, *huge, {})]
+    finish(engine(store, of, *jobs))
+    texts = [result(store, job) for job in jobs]
+    assert all(text["token_ids"] == greedy for text in (*texts[: len(tiny)], texts[-1]))
+    assert all((text["state"], text["finish_reason"]) == ("CLOSED", "length") for text in texts)
+    for job in jobs:
+        for selection in selections(store, job):
+            assert all(map(math.isfinite, (selection.logprob, selection.logprob_raw, selection.margin)))
 
 
 @pytest.mark.contract("FSM-10", "POL-2")

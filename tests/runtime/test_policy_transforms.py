@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -27,13 +28,14 @@ from transformers import (
 
 from decodelog.fsm.errors import NoTokenLeft, SchemaViolation, WrongScores
 from decodelog.runtime.policy.decide import decide
-from decodelog.runtime.policy.edits import edit
+from decodelog.runtime.policy.edits import Beside, edit
 from decodelog.runtime.policy.kinds import (
     AllowedTokens,
     BannedTokens,
     ForcedTokens,
     FrequencyPenalty,
     LogitBias,
+    MaskedTokens,
     MinNewTokens,
     MinP,
     NoRepeatNgram,
@@ -294,7 +296,7 @@ def test_an_ngram_of_the_scope_is_not_completed_again(data, size, scope):
     expected = {token for token in range(9) if ends is not None and (*ends, token) in there}
     plan = NoRepeatNgram(size, scope)
     past = past_of(Plan("greedy", (plan,)), prompt, output)
-    left = edit(logits(torch.zeros(1, 9)), [[plan]], [past]).values[0]
+    left = edit(logits(torch.zeros(1, 9)), [[plan]], [Beside(past)]).values[0]
     assert {token for token in range(9) if left[token] == -INF} == expected
 
 
@@ -486,6 +488,30 @@ def test_a_row_without_a_token_left_is_a_fault_of_that_row_alone(order, family, 
     assert isinstance(fault, NoTokenLeft)
     assert fault.code == "no_token_left"
     assert [first, last] == decide(logits([row] * 2), mates, [None, 0.3])
+
+
+@pytest.mark.contract("POL-2")
+@given(shapes, st.data(), st.sampled_from([(), (Temperature(0.7), TopK(3)), (LogitBias(((0, 2.0),)), MinP(0.1))]))
+def test_a_mask_of_the_step_is_a_list_of_allowed_tokens_of_each_row(shape, data, later):
+    """Whatever comes after it; an empty one is the row's own fault, also where no row has a token."""
+    rows, size = random_rows(*shape), shape[2]
+    masks = [np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size))) for _ in rows]
+    masked = decide(
+        logits(rows), [Plan("greedy", (MaskedTokens(), *later), 2)] * len(rows), [None] * len(rows), masks=masks
+    )
+    for row, mask in enumerate(masks):
+        if mask.any():
+            listed = Plan("greedy", (AllowedTokens(tuple(np.flatnonzero(mask).tolist())), *later), 2)
+            assert masked[row] == one(rows[row], listed)
+        else:
+            assert isinstance(masked[row], NoTokenLeft)
+
+
+def test_a_mask_that_is_missing_or_of_another_size_is_refused():
+    plan = Plan("greedy", (MaskedTokens(),))
+    for masks in (None, [None], [np.ones(3, dtype=bool)], [np.ones(2, dtype=bool)] * 2):
+        with pytest.raises(WrongScores, match="mask"):
+            decide(logits([[0.0, 1.0]]), [plan], [None], masks=masks)
 
 
 def test_a_row_that_looks_back_must_bring_its_history():

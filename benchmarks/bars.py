@@ -96,4 +96,18 @@ ROWS = (
         "<= 20 us",
         lambda f: f["grammar_rebuild_us"] <= 20,
     ),
+    Row(
+        "policy_ratio_usual",
+        "{:.2f}",
+        "64 rows of 49,152 decided by temperature, top-k, top-p, over transformers' processors, softmax and draw",
+        "<= 1.5",
+        lambda f: f["policy_ratio_usual"] <= 1.5,
+    ),
+    Row(
+        "policy_ratio_edited",
+        "{:.2f}",
+        "the same with 300 biases, and a repetition penalty over the 512 tokens before",
+        "<= 1.5",
+        lambda f: f["policy_ratio_edited"] <= 1.5,
+    ),
 )

@@ -13,6 +13,7 @@ from bars import ROWS, Row
 from control import control
 from folding import folding
 from measuring import Figures, Measure
+from policy import policy
 from position import position
 from rich import box
 from rich.console import Console
@@ -27,6 +28,7 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "folding": (folding, 5),
     "size": (size, 1),
     "position": (position, 5),
+    "policy": (policy, 5),
     "structure": (structure, 5),
 }
 """The families of figures: what measures each, and its rounds."""

@@ -12,7 +12,7 @@ from measuring import Figures
 from stream import MODEL
 
 from decodelog.fsm.canonical import ordered_json
-from decodelog.fsm.envelope import Grammar
+from decodelog.fsm.transforms import Grammar
 from decodelog.runtime.policy.grammar import Parser, grammars_of
 from decodelog.service.models import Models, home
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
+from . import policy_checks
 from .artifact import ArtifactFacts
-from .envelope import Envelope, Grammar, Temperature, TopK, TopP
+from .envelope import Envelope
 from .errors import NotAdmissible
+from .transforms import Grammar
 
 Capability = Literal[
-    "minimum_tokens",
     "repair_call",
     "token_alignment",
     "span_alignment",
@@ -157,20 +158,6 @@ def _repeated(entries: Iterable[Any]) -> str | None:
     return next((f"{kind} is written twice" for kind in kinds if kinds.count(kind) > 1), None)
 
 
-def _greedy_reshapes(situation: Situation) -> str | None:
-    policy = situation.envelope.policy
-    idle = [entry.kind for entry in policy.transforms if isinstance(entry, (Temperature, TopK, TopP))]
-    if policy.family == "greedy" and idle:
-        return f"greedy takes the best score whatever {idle[0]} does; leave it out"
-    return None
-
-
-def _no_temperature(situation: Situation) -> str | None:
-    policy = situation.envelope.policy
-    stated = any(isinstance(entry, Temperature) for entry in policy.transforms)
-    return "sampling must state its temperature" if policy.family == "sample" and not stated else None
-
-
 def _grammar_conflicts(situation: Situation) -> str | None:
     envelope = situation.envelope
     places = [index for index, entry in enumerate(envelope.policy.transforms) if isinstance(entry, Grammar)]
@@ -188,9 +175,9 @@ def _grammar_conflicts(situation: Situation) -> str | None:
     return None
 
 
-def _too_many_logprobs(situation: Situation) -> str | None:
-    top, size = situation.envelope.policy.logprobs_top, situation.envelope.text_interface.vocabulary_size
-    return None if top <= size else f"{top} alternatives do not exist in a vocabulary of {size}"
+def _policy(name: str, fault: Callable[[Envelope], str | None]) -> Rung:
+    """A rung: a check of the policy that needs the envelope alone."""
+    return name, lambda situation: fault(situation.envelope)
 
 
 # ---- cache and positions --------------------------------------------------------------------------------------
@@ -230,16 +217,18 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("termination.eos_ids", _eos_of_planes),
     # The policy says all that it needs, once, and nothing idle.
     ("policy_transform_repeated", lambda situation: _repeated(situation.envelope.policy.transforms)),
-    ("policy_greedy_reshapes", _greedy_reshapes),
-    ("policy_temperature_missing", _no_temperature),
+    _policy("policy_greedy_reshapes", policy_checks.greedy_reshapes),
+    _policy("policy_temperature_missing", policy_checks.temperature_missing),
     ("policy_grammar", _grammar_conflicts),
-    ("policy_logprobs_top", _too_many_logprobs),
+    _policy("policy_logprobs_top", policy_checks.too_many_logprobs),
+    ("policy_ids_in_vocabulary", lambda situation: _outside(policy_checks.ids(situation.envelope), situation)),
+    _policy("policy_no_token_left", policy_checks.no_token_left),
+    _policy("policy_forced_token_conflict", policy_checks.forced_token_conflict),
     # Cache ABI, and the positions that the cache is to hold.
     _equal("runtime.cache.abi", "cache_abi"),
     ("context_of_model", _context_of_model),
     ("cache_position_start", _cache_start),
     # Promises about the output.
-    _needs("termination.min_new_tokens", lambda envelope: envelope.termination.min_new_tokens > 0, "minimum_tokens"),
     _needs("output.final_cache", lambda envelope: envelope.output.final_cache == "repaired", "repair_call"),
     _needs("output_token_alignment", lambda envelope: envelope.output.alignment == "token", "token_alignment"),
     _needs("output_span_alignment", lambda envelope: envelope.output.alignment == "span", "span_alignment"),

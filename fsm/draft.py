@@ -26,6 +26,7 @@ from .envelope import (
 from .errors import SchemaViolation
 from .schema import JSON_LIST, Plane, TokenId, text_within_bytes, typed, violation
 from .strict_json import kind_of, parse
+from .transforms import Biases, Forced, Probability, Shift, TokenIds
 
 UNTIL_CONTEXT: Final = "until_context"
 NEW_TOKENS_DEFAULT: Final = 256
@@ -72,9 +73,17 @@ class Draft(Plane):
 
     max_new_tokens     a count; 0 makes no output (see zero_token_choice); "until_context" has no bound but the context
     zero_token_choice  only with max_new_tokens 0; not given: no_call
-    temperature        not given: 0, or 1 where top_k or top_p asks for sampling. 0: greedy, and top_k, top_p are idle
+    min_new_tokens     tokens before which no end token, stop id or stop string ends the output
+    temperature        not given: 0, or 1 where top_k, top_p, min_p or typical_p asks for sampling. 0: greedy, and
+                       these four are idle
     top_k              not given or 0: off; above the vocabulary: all tokens
     top_p              not given or 1: off; 0: the best token only
+    min_p              not given or 0: off; 1: the best token and those that score as it does
+    typical_p          not given or 1: off; 0: the most typical token only
+    repetition_penalty      over prompt and output; not given or 1: off
+    frequency_penalty, presence_penalty     over the output; not given or 0: off
+    no_repeat_ngram_size    over prompt and output; not given or 0: off; 1: no token comes twice
+    logit_bias, allowed_token_ids, banned_token_ids, forced_tokens      not given: none
     seed               not given: a fresh one where the policy samples, else 0
     choice             which of several answers to one request this is; each has its own noise
     logprobs           alternatives recorded for each token; prompt_logprobs the same for the prompt's (not given: none)
@@ -84,6 +93,10 @@ class Draft(Plane):
     json_schema        the output is one JSON value of this schema; properties come in the schema's order
     regex              the whole output matches this regular expression (Rust's syntax; it is anchored as it is)
     grammar            the output is a text of this Lark grammar, from its rule `start`
+
+    The grammar is the policy's first transform. The others are sealed in this order, which is that of the transformers
+    library: logit_bias, repetition_penalty, frequency_penalty, presence_penalty, no_repeat_ngram, banned_tokens,
+    allowed_tokens, forced_tokens, temperature, top_k, top_p, min_p, typical_p. min_new_tokens comes before all of them.
     """
 
     prompt: Annotated[str, TextForm.VERBATIM, Field(min_length=1, max_length=limits.TEXT_CHARACTERS_MAX)] | None = None
@@ -104,7 +117,17 @@ class Draft(Plane):
     min_new_tokens: Annotated[int, Field(ge=0, le=limits.NEW_TOKENS_MAX)] = 0
     temperature: Annotated[float, Field(ge=0, le=limits.TEMPERATURE_MAX)] | None = None
     top_k: Annotated[int, Field(ge=0, le=limits.VOCABULARY_SIZE_MAX)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Probability | None = None
+    min_p: Probability | None = None
+    typical_p: Probability | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=limits.REPETITION_PENALTY_MAX)] | None = None
+    frequency_penalty: Shift | None = None
+    presence_penalty: Shift | None = None
+    no_repeat_ngram_size: Annotated[int, Field(ge=0, le=limits.NGRAM_SIZE_MAX)] | None = None
+    logit_bias: Biases | None = None
+    allowed_token_ids: TokenIds | None = None
+    banned_token_ids: TokenIds | None = None
+    forced_tokens: Forced | None = None
     seed: Annotated[int, Field(ge=0, le=limits.SEED_MAX)] | None = None
     choice: Annotated[int, Field(ge=0, le=limits.CHOICE_MAX)] = 0
     rng_algorithm: RngAlgorithm = "philox4x32-10"
@@ -145,6 +168,8 @@ class Draft(Plane):
             raise violation("zero_token_choice", "it is a choice only where max_new_tokens is 0")
         if self.max_new_tokens != UNTIL_CONTEXT and self.min_new_tokens > self.max_new_tokens:
             raise violation("min_new_tokens", "it must not exceed max_new_tokens")
+        if self.allowed_token_ids is not None and set(self.allowed_token_ids) <= set(self.banned_token_ids or ()):
+            raise violation("banned_token_ids", "it leaves nothing of allowed_token_ids")
         return self
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from . import limits
-from .canonical import ListOrder, TextForm, canonical_bytes, ordered_json, request_identity
-from .errors import Rejected, SchemaViolation, UnknownVersion
+from .canonical import ListOrder, TextForm, canonical_bytes, request_identity
+from .errors import SchemaViolation, UnknownVersion
 from .finish import FinishReason
 from .schema import (
     JSON_LIST,
@@ -30,6 +30,7 @@ from .schema import (
     violation,
 )
 from .strict_json import kind_of, parse, path_text
+from .transforms import Transform
 
 SCHEMA_NAME: Final = "numinens.request.v1"
 KNOWN_SCHEMAS: Final = (SCHEMA_NAME,)
@@ -100,58 +101,6 @@ class PositionVisibility(Plane):
     position_rule: Literal["valid_token_cumsum"]
     cache_position_start: Annotated[int, Field(ge=0, le=limits.CONTEXT_TOKENS_MAX)]
     context_tokens_max: Annotated[int, Field(ge=1, le=limits.CONTEXT_TOKENS_MAX)]
-
-
-class Temperature(Plane):
-    """Divides the scores. Temperature 0 is the greedy family, so a value is positive, however small."""
-
-    kind: Literal["temperature"]
-    value: Annotated[float, Field(gt=0, le=limits.TEMPERATURE_MAX)]
-
-
-class TopK(Plane):
-    """Keeps the k best scores; a k above the vocabulary keeps all."""
-
-    kind: Literal["top_k"]
-    k: Annotated[int, Field(ge=1, le=limits.VOCABULARY_SIZE_MAX)]
-
-
-class TopP(Plane):
-    """Keeps the smallest set of best tokens whose probability reaches p: 0 keeps the best one, 1 keeps all."""
-
-    kind: Literal["top_p"]
-    p: Annotated[float, Field(ge=0, le=1)]
-
-
-class Grammar(Plane):
-    """Keeps the tokens that lead on in a language, and an end token only where the output is whole.
-
-    language  json_schema: `source` is a schema, an object, without blanks, its numbers and strings as RFC 8785 writes
-              them, its keys in their own order, which is the order in which properties are written
-              regex: `source` is a regular expression (Rust's syntax) that the whole output matches
-              lark: `source` is a context-free grammar with a rule named `start`
-    """
-
-    kind: Literal["grammar"]
-    language: Literal["json_schema", "regex", "lark"]
-    source: Annotated[str, TextForm.VERBATIM, Field(min_length=1), text_within_bytes(limits.GRAMMAR_BYTES_MAX)]
-
-    @model_validator(mode="after")
-    def _schema_has_its_one_form(self) -> Self:
-        if self.language != "json_schema":
-            return self
-        try:
-            schema = parse(self.source.encode())
-        except Rejected as problem:
-            raise violation("source", f"it is no JSON schema: {problem}") from problem
-        if not isinstance(schema, dict):
-            raise violation("source", f"a schema must be an object, and is {kind_of(schema)}")
-        if ordered_json(schema) != self.source:
-            raise violation("source", "it is not in its one form: no blanks, numbers and strings as RFC 8785 says")
-        return self
-
-
-Transform = Annotated[Temperature | TopK | TopP | Grammar, Field(discriminator="kind")]
 
 
 class Policy(Plane):
@@ -259,6 +208,16 @@ class Termination(Plane):
         if sorted(self.finish_order) != sorted(FinishReason):
             raise violation("finish_order", f"it must rank each of {', '.join(FinishReason)} once")
         return self
+
+    @property
+    def heeded_eos_ids(self) -> frozenset[int]:
+        """The end tokens, unless they are ignored."""
+        return frozenset() if self.ignore_eos else frozenset(self.eos_ids)
+
+    @property
+    def ending_ids(self) -> frozenset[int]:
+        """The one list of tokens that end the output, and that min_new_tokens holds back."""
+        return self.heeded_eos_ids | frozenset(self.stop_token_ids)
 
 
 class PromptLogprobs(Plane):

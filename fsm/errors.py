@@ -398,6 +398,14 @@ class NonFiniteScores(Rejected):
 
 
 @dataclass(eq=False)
+class NoTokenLeft(Rejected):
+    """A numeric fault of one row: its transforms removed every token, so nothing was decided for it."""
+
+    code = "no_token_left"
+    says = "the transforms removed every token of the score row, so none was chosen; allow more tokens, or ban fewer"
+
+
+@dataclass(eq=False)
 class LostTenure(Rejected):
     """The log refused this worker's append: another tenure owns the job, or the job has ended."""
 

@@ -58,7 +58,7 @@ STOP_STRING_BYTES_MAX: Final = 1024
 # ---- structured output ----------------------------------------------------------------------------------------
 
 # A schema of a large interface has some tens of kilobytes; each byte may take six in an envelope.
-GRAMMAR_BYTES_MAX: Final = 128 * 1024
+GRAMMAR_BYTES_MAX: Final = 64 * 1024
 # One for JSON, and one for each form of a tool call that a model may know; each reads every byte.
 DETECTORS_MAX: Final = 8
 # What a model writes nests as deep as what it was shown; a deeper value is one that does not end.
@@ -78,6 +78,18 @@ BLANKS_MAX: Final = 2 * JSON_DEPTH_MAX + 2
 TRANSFORMS_MAX: Final = 32
 # Above this the scores of any model are flat; a float32 quotient stays far from both ends of its range.
 TEMPERATURE_MAX: Final = 1000.0
+# Ordinary penalties are below 2; from here on a score is what the penalty makes of it.
+REPETITION_PENALTY_MAX: Final = 1000.0
+# A score shifted by this much is chosen always or never; times every token of a context it is still a float32.
+SCORE_SHIFT_MAX: Final = 10_000.0
+# Every token costs as many comparisons as its sequence is long; repetition shows at a few tokens.
+NGRAM_SIZE_MAX: Final = 32
+# Ids that a policy allows or bans; what needs more is a language, and a grammar says it shorter.
+POLICY_TOKEN_IDS_MAX: Final = 16 * 1024
+# Biases are written one by one; interfaces in use take 300.
+LOGIT_BIASES_MAX: Final = 1024
+# A longer text that must come is a part of the prompt.
+FORCED_TOKENS_MAX: Final = 1024
 # Alternatives are stored with every token of the log.
 LOGPROBS_TOP_MAX: Final = 20
 # A seed is a JSON integer, so that every program that reads the envelope reads the same seed.
@@ -110,6 +122,8 @@ _ENVELOPE_BYTES_MAX: Final = (
     + (STOP_TOKEN_IDS_MAX + 2 * EOS_IDS_MAX) * (_ID_DIGITS_MAX + 1)
     + (STOP_STRINGS_MAX + 2 * DETECTORS_MAX) * (6 * STOP_STRING_BYTES_MAX + 3)
     + 6 * GRAMMAR_BYTES_MAX
+    + 2 * POLICY_TOKEN_IDS_MAX * (_ID_DIGITS_MAX + 1)
+    + (LOGIT_BIASES_MAX + FORCED_TOKENS_MAX) * (NUMBER_BYTES_MAX + _ID_DIGITS_MAX + 24)
     + 64 * 1024  # names, digests, transforms and the words of the schema
 )
 
@@ -123,6 +137,8 @@ RELATIONS: Final = (
     (STOP_STRING_BYTES_MAX <= TEXT_CHARACTERS_MAX, "a stop string is a text"),
     (len(str(SAFE_INTEGER_MAX)) + 1 <= NUMBER_BYTES_MAX, "every legal integer must be short enough to be read"),
     (TEMPERATURE_MAX <= SAFE_INTEGER_MAX, "a float may be written without a point, so it must be a legal integer"),
+    (SCORE_SHIFT_MAX <= SAFE_INTEGER_MAX, "a bias may be written without a point, so it must be a legal integer"),
+    (SCORE_SHIFT_MAX * NEW_TOKENS_MAX < 2.0**127, "a penalty times every token of a context must be a float32"),
     (DEADLINE_MS_MAX <= SAFE_INTEGER_MAX, "a deadline must be a legal integer"),
 )
 

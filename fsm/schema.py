@@ -6,6 +6,7 @@ float field takes `1`, because RFC 8785 writes 1.0 so.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -36,6 +37,19 @@ def _ascending(values: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(values)) != len(values):
         raise PydanticCustomError("rule", "{reason}", {"reason": "it is a set, and holds an element twice"})
     return tuple(sorted(values))
+
+
+def set_by(field: str) -> AfterValidator:
+    """A set of objects that one integer field tells apart: ascending by it, and no two with the same."""
+    key = attrgetter(field)
+
+    def check(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len({key(value) for value in values}) != len(values):
+            reason = f"it is a set, and two of its elements have the same {field}"
+            raise PydanticCustomError("rule", "{reason}", {"reason": reason})
+        return tuple(sorted(values, key=key))
+
+    return AfterValidator(check)
 
 
 def text_within_bytes(bytes_max: int) -> AfterValidator:

@@ -109,21 +109,24 @@ def _text_interface(facts: ArtifactFacts) -> dict[str, Any]:
 
 
 def _policy(draft: Draft) -> dict[str, Any]:
-    """Temperature 0 is the greedy family, which has no use for the transforms; what is off is not written."""
-    transforms: list[dict[str, Any]] = []
+    """Temperature 0 is the greedy family, which has no use for the cuts of sampling; what is off is not written."""
+    transforms = _edits(draft)
+    cuts: list[dict[str, Any]] = []
     if draft.top_k:
-        transforms.append({"kind": "top_k", "k": draft.top_k})
+        cuts.append({"kind": "top_k", "k": draft.top_k})
     if draft.top_p is not None and draft.top_p < 1:
-        transforms.append({"kind": "top_p", "p": draft.top_p})
+        cuts.append({"kind": "top_p", "p": draft.top_p})
+    if draft.min_p:
+        cuts.append({"kind": "min_p", "p": draft.min_p})
+    if draft.typical_p is not None and draft.typical_p < 1:
+        cuts.append({"kind": "typical_p", "p": draft.typical_p})
     temperature = draft.temperature
     if temperature is None:
-        temperature = 1.0 if transforms else 0.0
-    if temperature == 0:
-        transforms = []
-    else:
-        transforms.insert(0, {"kind": "temperature", "value": temperature})
+        temperature = 1.0 if cuts else 0.0
+    if temperature > 0:
+        transforms += [{"kind": "temperature", "value": temperature}, *cuts]
     return {
-        "family": "sample" if transforms else "greedy",
+        "family": "sample" if temperature > 0 else "greedy",
         "transforms": transforms,
         "tie_rule": "lowest_token_id",
         "score_kind": "logits",
@@ -145,6 +148,28 @@ def _grammar(draft: Draft) -> list[dict[str, Any]]:
 def _detectors(draft: Draft) -> list[dict[str, Any]]:
     calls = [{"kind": "tool_call", "begin": each.begin, "end": each.end} for each in draft.stop_on_tool_calls]
     return [{"kind": "json_value"}, *calls] if draft.stop_on_json else calls
+
+
+def _edits(draft: Draft) -> list[dict[str, Any]]:
+    """What has a use in both families, in the order of the draft's docstring."""
+    edits: list[dict[str, Any]] = []
+    if draft.logit_bias is not None:
+        edits.append({"kind": "logit_bias", "biases": [bias.model_dump() for bias in draft.logit_bias]})
+    if draft.repetition_penalty is not None and draft.repetition_penalty != 1:
+        edits.append({"kind": "repetition_penalty", "penalty": draft.repetition_penalty, "scope": "both"})
+    if draft.frequency_penalty:
+        edits.append({"kind": "frequency_penalty", "penalty": draft.frequency_penalty, "scope": "output"})
+    if draft.presence_penalty:
+        edits.append({"kind": "presence_penalty", "penalty": draft.presence_penalty, "scope": "output"})
+    if draft.no_repeat_ngram_size:
+        edits.append({"kind": "no_repeat_ngram", "size": draft.no_repeat_ngram_size, "scope": "both"})
+    if draft.banned_token_ids is not None:
+        edits.append({"kind": "banned_tokens", "token_ids": draft.banned_token_ids})
+    if draft.allowed_token_ids is not None:
+        edits.append({"kind": "allowed_tokens", "token_ids": draft.allowed_token_ids})
+    if draft.forced_tokens is not None:
+        edits.append({"kind": "forced_tokens", "tokens": [forced.model_dump() for forced in draft.forced_tokens]})
+    return edits
 
 
 def _rng(draft: Draft, seed: int) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from .envelope import Envelope, Grammar, ToolCallMarkers, admit
+from .envelope import Envelope, ToolCallMarkers, admit
 from .errors import BrokenInvariant
 from .finish import FinishReason, rank
 from .output.detector import Detector, JsonDetector, ToolCallDetector
 from .output.standing import Standing
 from .output.stop_matcher import StopMatcher, compile_stops
+from .transforms import Grammar
 
 BINDING_DOMAIN = b"decodelog.job.v1"
 
@@ -60,8 +61,6 @@ class Spec:
             raise BrokenInvariant(clause="ENV-4", reason=f"the envelope of job {job} is not in its canonical form")
         identity = bytes.fromhex(envelope.identity)
         termination, prompt = envelope.termination, envelope.prompt.token_ids
-        stop_ids = frozenset(termination.stop_token_ids)
-        eos_ids = frozenset() if termination.ignore_eos else frozenset(termination.eos_ids)
         # The context is full when no further call fits: the last token needs no row, so one more output than rows.
         context_output = envelope.position_visibility.context_tokens_max - len(prompt) + 1
         return cls(
@@ -75,9 +74,9 @@ class Spec:
             prefill_only=termination.zero_token_choice == "prefill_only",
             context_output=context_output,
             output_max=min(termination.max_new_tokens, context_output),
-            stop_ids=stop_ids,
-            eos_ids=eos_ids,
-            ending_ids=stop_ids | eos_ids,
+            stop_ids=frozenset(termination.stop_token_ids),
+            eos_ids=termination.heeded_eos_ids,
+            ending_ids=termination.ending_ids,
             matcher=compile_stops(tuple(text.encode() for text in termination.stop_strings)),
             grammar=next((entry for entry in envelope.policy.transforms if isinstance(entry, Grammar)), None),
             detectors=tuple(

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import BrokenInvariant, LostTenure, NonFiniteScores, Transient
+from ..fsm.errors import BrokenInvariant, LostTenure, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step
 from ..fsm.ports import Append, Durable, EventLog
@@ -32,9 +32,9 @@ from .batcher import Batcher, Called
 from .job import Job
 from .model import Model
 from .patience import patiently
-from .policy.decide import decide
+from .policy.decide import Decision, decide
 from .policy.grammar import LIBRARY, Parser, grammars_of
-from .policy.json_guard import Mask
+from .policy.kinds import Mask
 from .policy.scores import Logits, VocabularyAxis
 from .writer import Writer
 
@@ -203,14 +203,15 @@ class Engine:
             [result.job.plan for result in rows],
             _draws(rows),
             self._axis,
+            [result.job.history for result in rows],
             _masks([result.job for result in rows]),
         )
         for result, selection in zip(rows, selections, strict=True):
             proposals.append((result.job, result.job.propose(*self._commands(result, selection))))
         return proposals
 
-    def _commands(self, result: Called, selection: Selection | NonFiniteScores) -> tuple[Command, ...]:
-        if isinstance(selection, NonFiniteScores):
+    def _commands(self, result: Called, selection: Decision) -> tuple[Command, ...]:
+        if not isinstance(selection, Selection):
             # A numeric fault is the job's own: the call counts as ALL_OLD, no token, and no reuse of the lane.
             self._batcher.release(result.job)
             fault = (selection.code, str(selection))

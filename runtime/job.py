@@ -14,6 +14,7 @@ from ..fsm.state import State
 from ..fsm.transcript import Emission, Transcript
 from ..fsm.transition import Command, Proposal, transitions
 from .policy.grammar import Parser
+from .policy.history import History
 from .policy.plan import Plan
 from .policy.plans import plan_of
 from .session import Lane
@@ -29,6 +30,7 @@ class Job:
     state, token       where the crank works: there, or ahead of it by the one proposal whose append is under way
                        (`advance`); token is the newest output token, None before the first. Nobody else may see them
     parser             where the output stands in the request's grammar, if it has one; it moves with `token`
+    history            what the plan looks back on, where it does; it too moves with `token`
     deadline_ms        when it is to end as timed out, in ms since 1970, if ever
     detached           its reader failed: nothing more is published to it from here
     """
@@ -43,6 +45,7 @@ class Job:
     parser: Parser | None = None
     deadline_ms: int | None = None
     detached: bool = False
+    history: History | None = None
 
     @classmethod
     def load(cls, log: EventLog, claim: Claim) -> Job:
@@ -53,8 +56,13 @@ class Job:
             raise BrokenInvariant(clause="LOG-1", reason=f"job {claim.job} has no events")
         if head != claim.head:
             raise BrokenInvariant(clause="LOG-3", reason=f"job {claim.job} ends at {head}, its row says {claim.head}")
-        token = transcript.token_ids[-1] if transcript.token_ids else None
-        return cls(claim, head, transcript, transcript.state, token, plan_of(transcript.state.spec.envelope.policy))
+        spec, tokens = transcript.state.spec, transcript.token_ids
+        plan = plan_of(spec)
+        history = History.of(plan, spec.prompt)
+        if history is not None:
+            history.follow(*tokens)
+        token = tokens[-1] if tokens else None
+        return cls(claim, head, transcript, transcript.state, token, plan, history=history)
 
     @property
     def name(self) -> str:
@@ -85,6 +93,8 @@ class Job:
         for event, state in zip(proposal.events, proposal.states, strict=True):
             if isinstance(event, OutputCommitted) and before.receipt is not None:
                 self.token = before.receipt.selection.token
+                if self.history is not None:
+                    self.history.follow(self.token)
             before = state
         self.state = proposal.state
 

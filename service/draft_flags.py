@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 SOURCES = ("prompt", "prompt_file", "user", "chat")
 STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_call")
-PASSED_ON = ("temperature", "top_k", "top_p", "seed", "logprobs", "deadline_ms", "batch_width", "retry_budget")
+PASSED_ON = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty"),
+    *("presence_penalty", "no_repeat_ngram_size", "seed", "logprobs", "min_new_tokens", "deadline_ms"),
+    *("batch_width", "retry_budget"),
+)
 
 
 def _flags(panel: str) -> Callable[..., Any]:
@@ -37,9 +41,18 @@ _PROMPT = _prompt("--prompt", "Text to be completed, as it is.", "TEXT")
 _PROMPT_FILE = _prompt("--prompt-file", "The same from a UTF-8 file; - is standard input.", "FILE")
 _USER = _prompt("--user", "One user message, through the model's chat template.", "TEXT")
 _CHAT = _prompt("--chat", 'A conversation: a JSON list of {"role", "content"}; - is standard input.', "FILE")
-_TEMPERATURE = _policy("--temperature", "0: the best token. Above: sample (0; 1 with --top-k or --top-p).", "X")
+_TEMPERATURE = _policy("--temperature", "0: the best token. Above: sample (0; 1 with a cut of the next four).", "X")
 _TOP_K = _policy("--top-k", "Sample among the K best tokens.", "K")
 _TOP_P = _policy("--top-p", "Sample among the best tokens that together have probability P.", "P")
+_MIN_P = _policy("--min-p", "Sample among tokens with at least P times the probability of the best.", "P")
+_TYPICAL_P = _policy("--typical-p", "Sample among the most typical tokens that together have probability P.", "P")
+_REPETITION_PENALTY = _policy("--repetition-penalty", "Above 1: disfavour tokens of prompt and output.", "X")
+_FREQUENCY_PENALTY = _policy("--frequency-penalty", "Subtract from a token's score for each time it was put out.", "X")
+_PRESENCE_PENALTY = _policy("--presence-penalty", "Subtract from the score of each token that the output has.", "X")
+_NO_REPEAT_NGRAM_SIZE = _policy("--no-repeat-ngram-size", "Let no sequence of N tokens come twice.", "N")
+_LOGIT_BIAS = _policy("--logit-bias", "Add a bias to the score of one token; repeatable.", "ID=BIAS")
+_ALLOWED_TOKEN_ID = _policy("--allowed-token-id", "Choose among these tokens only; repeatable.", "ID")
+_BANNED_TOKEN_ID = _policy("--banned-token-id", "Never choose this token; repeatable.", "ID")
 _SEED = _policy("--seed", "Seed of the noise (a fresh one, which is recorded).", "N")
 _LOGPROBS = _policy("--logprobs", "Record the N best alternatives of every token.", "N")
 _JSON_SCHEMA = _structure("--json-schema", "The output is one JSON value of this schema; - is standard input.", "FILE")
@@ -50,6 +63,7 @@ _STOP_ON_TOOL_CALL = _structure(
     "--stop-on-tool-call", "End after JSON between these two markers; an empty END: after the JSON.", "BEGIN END"
 )
 _MAX_NEW_TOKENS = _end("--max-new-tokens", 'Tokens at most, or "until_context" (256).', "N")
+_MIN_NEW_TOKENS = _end("--min-new-tokens", "Tokens before which nothing but a limit ends the output.", "N")
 _STOP = _end("--stop", r"End before this text, taken as it is; repeatable. A newline is $'\n' in a shell.", "TEXT")
 _STOP_TOKEN_ID = _end("--stop-token-id", "End at this token; repeatable.", "ID")
 _IGNORE_EOS = _end("--ignore-eos", "Go on after the model's end token.")
@@ -72,6 +86,15 @@ class DraftFlags:
     temperature: Annotated[float | None, _TEMPERATURE] = None
     top_k: Annotated[int | None, _TOP_K] = None
     top_p: Annotated[float | None, _TOP_P] = None
+    min_p: Annotated[float | None, _MIN_P] = None
+    typical_p: Annotated[float | None, _TYPICAL_P] = None
+    repetition_penalty: Annotated[float | None, _REPETITION_PENALTY] = None
+    frequency_penalty: Annotated[float | None, _FREQUENCY_PENALTY] = None
+    presence_penalty: Annotated[float | None, _PRESENCE_PENALTY] = None
+    no_repeat_ngram_size: Annotated[int | None, _NO_REPEAT_NGRAM_SIZE] = None
+    logit_bias: Annotated[list[str] | None, _LOGIT_BIAS] = None
+    allowed_token_id: Annotated[list[int] | None, _ALLOWED_TOKEN_ID] = None
+    banned_token_id: Annotated[list[int] | None, _BANNED_TOKEN_ID] = None
     seed: Annotated[int | None, _SEED] = None
     logprobs: Annotated[int | None, _LOGPROBS] = None
     json_schema: Annotated[str | None, _JSON_SCHEMA] = None
@@ -80,6 +103,7 @@ class DraftFlags:
     stop_on_json: Annotated[bool, _STOP_ON_JSON] = False
     stop_on_tool_call: Annotated[tuple[str, str] | None, _STOP_ON_TOOL_CALL] = None
     max_new_tokens: Annotated[str | None, _MAX_NEW_TOKENS] = None
+    min_new_tokens: Annotated[int | None, _MIN_NEW_TOKENS] = None
     stop: Annotated[list[str] | None, _STOP] = None
     stop_token_id: Annotated[list[int] | None, _STOP_TOKEN_ID] = None
     ignore_eos: Annotated[bool, _IGNORE_EOS] = False
@@ -99,6 +123,12 @@ class DraftFlags:
         value = self._prompt() | {"stop": self.stop or [], "stop_token_ids": self.stop_token_id or []}
         value |= {"ignore_eos": self.ignore_eos, "include_stop": self.include_stop}
         value |= {name: getattr(self, name) for name in PASSED_ON if getattr(self, name) is not None}
+        if self.logit_bias:
+            value["logit_bias"] = [_bias(entry) for entry in self.logit_bias]
+        if self.allowed_token_id:
+            value["allowed_token_ids"] = self.allowed_token_id
+        if self.banned_token_id:
+            value["banned_token_ids"] = self.banned_token_id
         value |= self._structure()
         if self.max_new_tokens is not None:
             value["max_new_tokens"] = _count(self.max_new_tokens)
@@ -171,6 +201,15 @@ def _read_text(path: str) -> str:
         return _read(path).decode()
     except UnicodeDecodeError as error:
         raise UnreadableInput(path, f"it is not UTF-8 at byte {error.start}") from error
+
+
+def _bias(text: str) -> dict[str, Any]:
+    """`ID=BIAS` as an entry of logit_bias; which numbers are legal is the draft's to say."""
+    token, _, bias = text.partition("=")
+    try:
+        return {"token_id": int(token), "bias": float(bias)}
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not ID=BIAS, like 50256=-1.5", param_hint="--logit-bias") from error
 
 
 def _read(path: str) -> bytes:

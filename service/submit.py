@@ -7,12 +7,13 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from ..fsm.draft import Draft
-from ..fsm.envelope import Envelope, Grammar, admit, first_difference
+from ..fsm.envelope import Envelope, admit, first_difference
 from ..fsm.errors import IdempotencyConflict, LimitExceeded, SchemaViolation
 from ..fsm.events import RequestAdmitted
 from ..fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX, SEED_MAX
 from ..fsm.ports import Store
 from ..fsm.seal import seal
+from ..fsm.transforms import Grammar
 from ..runtime.model import Model
 
 

@@ -13,21 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...fsm.errors import NonFiniteScores, WrongDraw, WrongScores
+from ...fsm.errors import NonFiniteScores, NoTokenLeft, WrongDraw, WrongScores
 from ...fsm.receipt import Alternative, Selection
-from .group import Group, group_rows
-from .plan import Plan, Temperature, TopK, TopP, Transform
+from .edits import Beside, edit
+from .group import CutStep, EditStep, Group, group_rows
+from .history import History
+from .kinds import Cut, Mask, MinP, Temperature, TopP, TypicalP
+from .plan import Plan
 from .scores import Logits, VocabularyAxis, require
-from .select import draw, probabilities, settle, shift_and_summarise, shift_and_summarise_one, summarise
-from .support import Masks, narrowed, with_raw
-from .transforms import rank, scale, temperature, top_k, top_p
+from .select import best, draw, probabilities, settle, shift_and_summarise, summarise, values_of
+from .transforms import min_p, rank, scale, temperature, top_k, top_p, typical_p
 
 Rows = Sequence[Sequence[float]]
+Decision = Selection | NonFiniteScores | NoTokenLeft
 
-_APPLY: dict[type[Transform], Callable[[Logits, Tensor], Logits]] = {
+_APPLY: dict[type[Cut], Callable[[Logits, Tensor], Logits]] = {
     Temperature: temperature,
-    TopK: top_k,
     TopP: top_p,
+    MinP: min_p,
+    TypicalP: typical_p,
 }
 
 
@@ -36,8 +40,9 @@ def decide(
     plans: Sequence[Plan],
     draws: Sequence[float | None],
     axis: VocabularyAxis | None = None,
-    masks: Masks | None = None,
-) -> list[Selection | NonFiniteScores]:
+    pasts: Sequence[History | None] | None = None,
+    masks: Sequence[Mask | None] | None = None,
+) -> list[Decision]:
     """Decide every row of a batch.
 
     Axes: B rows, V vocabulary.
@@ -45,102 +50,98 @@ def decide(
     plans   B plans
     draws   B unit draws in [0, 1), float64; None where the plan is greedy
     axis    the vocabulary that the requests are about; None: the scores' own
-    masks   B masks, [V] bool with at least one True: the tokens that a grammar allows; None: all, of a row or of any
-    returns B results in order; NonFiniteScores for a row with a NaN or an infinity anywhere (a model masks nothing:
-            masks are transforms), without effect on the other rows
+    pasts   B histories, as far as the rows are; None where the plan does not look back, or for all rows at once
+    masks   B masks [V] bool, the tokens that each row may become now; None where the plan has no MaskedTokens
+    returns B results in order. Without effect on the other rows, NonFiniteScores for a row with a NaN or an infinity
+            anywhere (a model masks nothing: masks are transforms), and NoTokenLeft where every token was removed
 
     Deterministic. One host sync, at the end. Raises WrongScores and WrongDraw.
     """
     require(scores, Logits, "decide", axis)
     values, size = scores.values, scores.axis.size
-    if values.shape != (len(plans), size) or scores.tokens is not None or len(draws) != len(plans):
+    pasts = [None] * len(plans) if pasts is None else pasts
+    masks = [None] * len(plans) if masks is None else masks
+    one_each = len(draws) == len(pasts) == len(masks) == len(plans)
+    if values.shape != (len(plans), size) or scores.tokens is not None or not one_each:
         ranked = "ranked " if scores.tokens is not None else ""
-        found = f"{ranked}scores {list(values.shape)} and {len(draws)} draws"
-        raise WrongScores("decide", f"{len(plans)} rows of {size} scores, with a draw or None each", found)
+        found = f"{ranked}scores {list(values.shape)}, {len(draws)} draws, {len(pasts)} pasts and {len(masks)} masks"
+        raise WrongScores(
+            "decide", f"{len(plans)} rows of {size} scores, with a draw, past and mask or None each", found
+        )
+    if wrong := [mask.shape for mask in masks if mask is not None and mask.shape != (size,)]:
+        raise WrongScores("decide", f"masks of {size} tokens", f"one of {list(wrong[0])}")
 
     groups = group_rows(tuple(plans), size, values.device)
-    if masks is None and len(groups) == 1 and groups[0].plain and values.device.type == "cpu":
-        return _decide_plain(values, draws)
-    return _decide_groups(scores, groups, draws, masks)
-
-
-@torch.inference_mode()
-def _decide_groups(
-    scores: Logits, groups: Sequence[Group], draws: Sequence[float | None], masks: Masks | None
-) -> list[Selection | NonFiniteScores]:
-    whole = scores.values
-    if masks is not None:
-        scores = narrowed(scores, masks)
-    results: list[Selection | NonFiniteScores] = [NonFiniteScores()] * len(draws)
-    facts_of_groups = _fetch([row_facts(scores, group, draws) for group in groups])
-    for group, facts in zip(groups, facts_of_groups, strict=True):
+    results: list[Decision] = [NonFiniteScores()] * len(plans)
+    on_cpu = values.device.type == "cpu"
+    beside = [Beside(*each) for each in zip(pasts, masks, strict=True)]
+    parts = [
+        _plain_facts(values, group, draws) if on_cpu and group.plain else row_facts(scores, group, draws, beside)
+        for group in groups
+    ]
+    for group, facts in zip(groups, _fetch(parts), strict=True):
         for row, numbers in zip(group.rows, facts, strict=True):
-            unit, mask = draws[row], None if masks is None else masks[row]
-            if mask is not None or isfinite(numbers[0]):
-                chosen = _greedy(group, numbers) if unit is None else _sampled(group, numbers, unit)
-                results[row] = chosen if mask is None else with_raw(chosen, whole[row], mask)
+            if isfinite(numbers[0]):
+                results[row] = _decision(group, numbers, draws[row])
     return results
 
 
-def _decide_plain(values: Tensor, draws: Sequence[float | None]) -> list[Selection | NonFiniteScores]:
-    """Rows of which only the best raw score is wanted, in the memory of a CPU: no tensor, and no group, is needed."""
-    for row, unit in enumerate(draws):
-        if unit is not None:
-            raise WrongDraw(row, "greedy", str(unit))
-    return [
-        Selection(token, values.shape[1], 0.0 - log(total), 0.0 - log(total), 0.0 - second)
-        if isfinite(lowest)
-        else NonFiniteScores()
-        for lowest, second, total, token in _plain_facts(values)
-    ]
-
-
-def row_facts(scores: Logits, group: Group, draws: Sequence[float | None]) -> Tensor | Rows:
+@torch.inference_mode()
+def row_facts(scores: Logits, group: Group, draws: Sequence[float | None], beside: Sequence[Beside]) -> Tensor:
     """Take what a selection needs of the group's rows: [rows, facts] float64, still on the device.
 
-    Facts of every row: lowest, second and total of the raw scores; then what `_greedy` or `_sampled` reads; then the
-    tokens, raw scores and processed scores of the alternatives. Scores are relative to the row's best. No host sync.
-    A plain group in the memory of a CPU needs no tensor: its facts are there at once.
+    Facts of every row: lowest, second and total of the raw scores; then what `_decision` reads; then the tokens, raw
+    scores and processed scores of the alternatives. Scores are relative to the row's best. No host sync.
     """
     unit = _units(group, draws, scores.values.device)
     values = scores.values[group.where]
-    if group.plain and values.device.type == "cpu":
-        return _plain_facts(values)
     summary = summarise(values)
-    raw = Logits(summary.shifted, scores.axis)
-    leading = rank(Logits(values, scores.axis), group.width) if group.width else raw
-    processed = leading if group.narrowed else raw
-    for kind, numbers in group.transforms:
-        processed = _APPLY[kind](processed, numbers)
+    processed = given = Logits(values, scores.axis)
+    ranked = rank(given, group.width) if group.width else given
+    if group.start == "ranked":
+        processed = ranked
+    elif group.start == "relative":
+        processed = Logits(summary.shifted, scores.axis)
+    for step in group.steps:
+        match step:
+            case EditStep():
+                processed = edit(processed, step.columns, [beside[row] for row in group.rows])
+            case CutStep(most=None):
+                processed = _APPLY[step.kind](processed, step.numbers)
+            case CutStep():
+                processed = top_k(processed, step.numbers, step.most)
 
-    floats, integers = [summary.lowest, summary.second, summary.total], [summary.token]
+    settled = settle(processed) if group.steps else processed
     if unit is not None:
-        settled = settle(processed)
-        drawn = draw(probabilities(settled), unit)
-        chosen = summary.shifted.gather(1, drawn.token), settled.values.gather(1, drawn.column)
-        floats += [*chosen, drawn.total, drawn.interval]
-        integers = [drawn.column, drawn.token]
-    elif group.transforms:
-        floats.append(probabilities(settle(processed)).values.cumsum(-1)[:, -1:])
+        chosen = draw(probabilities(settled), unit)
+    elif group.steps:
+        chosen = best(settled, probabilities(settled))
+    else:
+        chosen = summary.best()
+    numbers = [chosen.column, chosen.token]
     if group.narrowed:
-        integers.append((processed.values > -torch.inf).sum(-1, keepdim=True))
-    facts = [*floats, torch.cat(integers, 1).double()]
-    if group.logprobs_top and leading.tokens is not None:
-        best = leading.values[:, : group.logprobs_top]
-        kept = processed.values[:, : group.logprobs_top] if group.narrowed else best
-        facts += [leading.tokens[:, : group.logprobs_top].double()]
-        facts += [scale(best, best[:, :1], None), scale(kept, best[:, :1], processed.temperature)]
+        numbers.append((processed.values > -torch.inf).sum(-1, keepdim=True))
+    facts = [
+        *(summary.lowest, summary.second, summary.total, chosen.total, chosen.interval),
+        *(summary.shifted.gather(1, chosen.token), settled.values.gather(1, chosen.column)),
+        torch.cat(numbers, 1).double(),
+    ]
+    if group.logprobs_top and ranked.tokens is not None:
+        tokens, first = ranked.tokens[:, : group.logprobs_top], ranked.values[:, : group.logprobs_top]
+        facts += [tokens.double(), scale(first, first[:, :1], None), values_of(settled, tokens)]
     return torch.cat(facts, 1)
 
 
-def _plain_facts(values: Tensor) -> list[tuple[float, float, float, int]]:
-    """Lowest, second, total and token of each row, see `Summary`."""
+def _plain_facts(values: Tensor, group: Group, draws: Sequence[float | None]) -> Rows:
+    """The same of a plain group in the memory of a CPU, where no tensor is needed."""
+    _units(group, draws, values.device)
+    if len(group.rows) < len(values):
+        values = values[group.where]
     if values.dtype is torch.bfloat16:  # which numpy does not have
         values = values.float()
-    rows = values.numpy().astype(np.float64)
-    if len(rows) == 1:
-        return [shift_and_summarise_one(rows[0])]
-    return list(zip(*(fact.tolist() for fact in shift_and_summarise(rows)), strict=True))
+    facts = shift_and_summarise(values.numpy(force=True).astype(np.float64))
+    # Of one distribution, raw and processed, the best token is chosen, with a score of 0 relative to itself.
+    return [(low, second, total, total, 0.0, 1.0, 0.0, 0.0, token, token) for low, second, total, token in facts]
 
 
 def _units(group: Group, draws: Sequence[float | None], device: torch.device) -> Tensor | None:
@@ -172,27 +173,19 @@ def _fetch(parts: list[Tensor | Rows]) -> list[Rows]:
     return rows
 
 
-def _greedy(group: Group, numbers: Sequence[float]) -> Selection:
-    _, second, total_raw, *more = numbers
-    log_raw = log_total = log(total_raw)
-    if group.transforms:
-        # No transform changes which token is best, and relative to itself the best one scores 0.
-        log_total = log(more.pop(0))
-    token = int(more.pop(0))
+def _decision(group: Group, numbers: Sequence[float], unit: float | None) -> Decision:
+    _, second, total_raw, total, start, end, raw, processed, column, token, *more = numbers
     support = int(more.pop(0)) if group.narrowed else group.size
-    alternatives = _alternatives(more, log_raw, log_total) if more else ()
-    return Selection(token, support, 0.0 - log_raw, 0.0 - log_total, 0.0 - second, alternatives=alternatives)
-
-
-def _sampled(group: Group, numbers: Sequence[float], unit: float) -> Selection:
-    _, second, total_raw, raw, processed, total, start, end, column, token, *more = numbers
+    if not support:
+        return NoTokenLeft()
     log_raw = log(total_raw)
     # Without transforms the two are one distribution, summed in two orders.
-    log_total = log(total) if group.transforms else log_raw
-    support = int(more.pop(0)) if group.narrowed else group.size
+    log_total = log(total) if group.steps else log_raw
     alternatives = _alternatives(more, log_raw, log_total) if more else ()
-    start = start if column else 0.0
     logprobs = raw - log_raw, processed - log_total
+    if unit is None:
+        return Selection(int(token), support, *logprobs, 0.0 - second, alternatives=alternatives)
+    start = start if column else 0.0
     return Selection(int(token), support, *logprobs, 0.0 - second, unit, start, end, alternatives)
 
 

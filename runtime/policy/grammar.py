@@ -16,12 +16,13 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, __version__, regex_to_lark
 
 from ...fsm.canonical import ordered_json
-from ...fsm.envelope import Grammar
 from ...fsm.errors import BrokenInvariant, GrammarRefused
 from ...fsm.limits import BLANKS_MAX
 from ...fsm.output.standing import Standing
+from ...fsm.transforms import Grammar
 from ..model import Model
-from .json_guard import JsonGuard, Mask, TokenFacts
+from .json_guard import JsonGuard, TokenFacts
+from .kinds import Mask
 
 # What is the language's alone is not narrowed: any cut of a legal text into tokens is legal, and all of it is UTF-8.
 # The last of such lines counts, so a grammar cannot set them otherwise.

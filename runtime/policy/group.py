@@ -1,47 +1,73 @@
-"""Rows of a batch that go through together: their plans have one shape, and one number a row for each transform."""
+"""Rows of a batch that go through together: their plans have one shape, and one number or edit a row each."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from .plan import Family, Plan, Temperature, TopK, Transform
+from .kinds import REMOVE, Cut, Edit, TopK, TopP, Transform, TypicalP
+from .plan import Family, Plan
 
 # On a CPU a group is no larger than what stays in the cache; elsewhere launches cost more than memory does.
 _SCORES_PER_GROUP_CPU = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
+class CutStep:
+    """One cut: its kind, its numbers [rows, 1] float64, and for top-k the largest of them."""
+
+    kind: type[Cut]
+    numbers: Tensor
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EditStep:
+    """Edits that follow each other, each with one of its kind a row."""
+
+    columns: tuple[tuple[Edit, ...], ...]
+
+
+Step = CutStep | EditStep
+Start = Literal["ranked", "relative", "given"]
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
-    """Rows whose plans differ in numbers only.
+    """Rows whose plans differ in numbers and token lists only.
 
     rows          their indexes in the batch, ascending
     where         the same as an index into a tensor of the batch
     size          of the vocabulary
     family        greedy or sample
-    transforms    what does something over this vocabulary, in order, each with its numbers [rows, 1] float64
+    steps         what does something over this vocabulary, in order
     logprobs_top  best tokens to report, at most the vocabulary
-    width         candidates to rank before the transforms; 0: none
-    narrowed      whether the transforms leave nothing beyond those candidates
+    width         candidates to rank by their raw scores; 0: none
+    start         what the steps begin with: the ranked candidates, where nothing before the first cut that ranks could
+                  change their order; the scores relative to the best, where no step ranks or edits; else the scores
+    narrowed      whether some step can remove a token
     """
 
     rows: tuple[int, ...]
     where: slice | Tensor
     size: int
     family: Family
-    transforms: tuple[tuple[type[Transform], Tensor], ...]
+    steps: tuple[Step, ...]
     logprobs_top: int
     width: int
+    start: Start
     narrowed: bool
 
     @property
     def plain(self) -> bool:
         """Whether the best raw score decides, and nothing else is asked."""
-        return self.family == "greedy" and not self.transforms and not self.logprobs_top
+        return self.family == "greedy" and not self.steps and not self.logprobs_top
 
 
 @lru_cache(maxsize=256)
@@ -64,24 +90,61 @@ def group_rows(plans: tuple[Plan, ...], size: int, device: torch.device) -> tupl
 
 def _group(rows: list[int], plans: tuple[Plan, ...], size: int, device: torch.device) -> Group:
     first = plans[rows[0]]
-    settled = [plans[row].settled(size) for row in rows]
     # For each transform, what it is in every row.
-    columns = list(zip(*settled, strict=True))
+    columns = list(zip(*(plans[row].settled(size) for row in rows), strict=True))
     logprobs_top = min(first.logprobs_top, size)
-    cuts = [column for column in columns if not isinstance(column[0], Temperature)]
-    # Where top-k cuts first, only the largest k of the best can survive it.
-    survivors = max((part.value for part in cuts[0] if isinstance(part, TopK)), default=size) if cuts else 0
+    survivors = _survivors(columns, size)
     whole = rows == list(range(rows[0], rows[0] + len(rows)))
     return Group(
         rows=tuple(rows),
         where=slice(rows[0], rows[0] + len(rows)) if whole else torch.tensor(rows, device=device),
         size=size,
         family=first.family,
-        transforms=tuple(
-            (type(column[0]), torch.tensor([[part.value] for part in column], dtype=torch.float64, device=device))
-            for column in columns
-        ),
+        steps=_steps(columns, device),
         logprobs_top=logprobs_top,
         width=max(logprobs_top, survivors),
-        narrowed=bool(cuts),
+        start=_start(columns, survivors),
+        narrowed=any(isinstance(column[0], REMOVE) for column in columns),
     )
+
+
+def _survivors(columns: Sequence[tuple[Transform, ...]], size: int) -> int:
+    """How many of the best raw scores the first ranking cut looks at; 0 where it looks at others, or there is none."""
+    for column in columns:
+        match column[0]:
+            case TopK():
+                return _most(column)
+            case TopP():
+                return size
+            case TypicalP():
+                return 0
+        if isinstance(column[0], get_args(Edit)):
+            return 0
+    return 0
+
+
+def _start(columns: Sequence[tuple[Transform, ...]], survivors: int) -> Start:
+    if survivors:
+        return "ranked"
+    ranks_or_edits = (TopK, TopP, *get_args(Edit))
+    return "given" if any(isinstance(column[0], ranks_or_edits) for column in columns) else "relative"
+
+
+def _steps(columns: Sequence[tuple[Transform, ...]], device: torch.device) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    for column in columns:
+        if isinstance(column[0], get_args(Edit)):
+            edits = (cast(tuple[Edit, ...], column),)
+            if steps and isinstance(last := steps[-1], EditStep):
+                steps[-1] = EditStep(last.columns + edits)
+            else:
+                steps.append(EditStep(edits))
+        else:
+            cuts = cast(tuple[Cut, ...], column)
+            numbers = torch.tensor([[part.value] for part in cuts], dtype=torch.float64, device=device)
+            steps.append(CutStep(type(cuts[0]), numbers, _most(column) if isinstance(cuts[0], TopK) else None))
+    return tuple(steps)
+
+
+def _most(column: Sequence[Transform]) -> int:
+    return max(part.value for part in column if isinstance(part, TopK))

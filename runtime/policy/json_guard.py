@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...fsm.limits import JSON_DEPTH_MAX, JSON_KEY_BYTES_MAX, JSON_KEYS_MAX, NUMERAL_BYTES_MAX
 from ...fsm.output.json_bytes import CHARACTER, DONE, NUMERAL, TEXT
 from ...fsm.output.json_value import START, Scan, scan
 from ...fsm.output.standing import Standing
-
-Mask = NDArray[np.bool_]
+from .kinds import Mask
 
 _NUMERAL_BYTES = b"0123456789+-.eE"
 _CHARACTER_BYTES_MAX = 4

@@ -1,23 +1,31 @@
-"""What the policy does to one row: a family and an ordered list of transforms, checked when it is made.
+"""What the policy does to one row: a family and an ordered list of transforms.
 
-Every numeric edge has one meaning:
+Every numeric edge has one meaning; the envelope's transforms name those of single kinds. At the kernels
 
     temperature  0          the best token alone (the lowest id of equals); `Plan.of` makes it a greedy plan
                  < 1e-5     the same: nothing but rounding is left of the others
-                 1          off
-    top_k        1          the best token alone
-                 >= V       off; in `Plan.of` 0 is off too
+    top_k        >= V       off; in `Plan.of` 0 is off too
     top_p        0          the best token alone
-                 1          off
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ...fsm.errors import SchemaViolation
+from .kinds import (
+    LOOK_BACK,
+    FrequencyPenalty,
+    MinP,
+    PresencePenalty,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    Transform,
+    TypicalP,
+)
 
 TEMPERATURE_LEAST = 1e-5
 
@@ -25,54 +33,19 @@ Family = Literal["greedy", "sample"]
 
 
 @dataclass(frozen=True, slots=True)
-class Temperature:
-    """Divide the scores by `value`, finite and >= 0."""
-
-    value: float
-
-    def __post_init__(self) -> None:
-        if not (_is_number(self.value) and 0 <= self.value < math.inf):
-            raise SchemaViolation("policy.temperature", f"{self.value!r} is no finite number of at least 0")
-
-
-@dataclass(frozen=True, slots=True)
-class TopK:
-    """Keep the `value` best tokens, an integer >= 1; of equal scores the lowest ids."""
-
-    value: int
-
-    def __post_init__(self) -> None:
-        if type(self.value) is not int or self.value < 1:
-            raise SchemaViolation("policy.top_k", f"{self.value!r} is no integer of at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class TopP:
-    """Keep the best tokens up to and with the one that brings their probability to `value`, in [0, 1]."""
-
-    value: float
-
-    def __post_init__(self) -> None:
-        if not (_is_number(self.value) and 0 <= self.value <= 1):
-            raise SchemaViolation("policy.top_p", f"{self.value!r} is no number from 0 to 1")
-
-
-Transform = Temperature | TopK | TopP
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """How one row becomes one token.
 
-    family        "greedy": the best of the transformed scores, no draw; "sample": one draw. The transforms here never
-                  change which token is best, so under greedy they shape the log-probability and the support alone
+    family        "greedy": the best of the transformed scores, no draw; "sample": one draw
     transforms    applied in this order
     logprobs_top  how many of the best tokens to report with the choice, >= 0
+    looks_back    whether the row needs a history: some transform depends on the tokens before
     """
 
     family: Family
     transforms: tuple[Transform, ...] = ()
     logprobs_top: int = 0
+    looks_back: bool = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +53,7 @@ class Plan:
             raise SchemaViolation("policy.family", f"{self.family!r} is neither greedy nor sample")
         if type(self.logprobs_top) is not int or self.logprobs_top < 0:
             raise SchemaViolation("policy.logprobs_top", f"{self.logprobs_top!r} is no integer of at least 0")
+        object.__setattr__(self, "looks_back", any(isinstance(each, LOOK_BACK) for each in self.transforms))
         # Plans are dictionary keys in every step, and their parts do not change.
         object.__setattr__(self, "_hash", hash((self.family, self.transforms, self.logprobs_top)))
 
@@ -113,10 +87,8 @@ def _settle(transform: Transform, size: int) -> Transform | None:
             return TopK(1)
         case TopK(value) if value >= size:
             return None
-        case Temperature(1) | TopP(1):
+        case Temperature(1) | TopP(1) | MinP(0) | TypicalP(1):
+            return None
+        case RepetitionPenalty(1) | FrequencyPenalty(0) | PresencePenalty(0):
             return None
     return transform
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

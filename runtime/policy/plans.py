@@ -1,22 +1,53 @@
-"""The envelope's policy plane as a plan of the kernels."""
+"""The policy of a sealed request as a plan of the kernels."""
 
 from __future__ import annotations
 
-from ...fsm import envelope
-from .plan import Plan, Temperature, TopK, TopP, Transform
+from ...fsm import transforms
+from ...fsm.spec import Spec
+from . import kinds
+from .plan import Plan
 
 
-def plan_of(policy: envelope.Policy) -> Plan:
-    """The same family and transforms, in the same order; a grammar's support is a mask of each step."""
-    kept = [transform for transform in policy.transforms if not isinstance(transform, envelope.Grammar)]
-    return Plan(policy.family, tuple(map(_transform, kept)), policy.logprobs_top)
+def plan_of(spec: Spec) -> Plan:
+    """The same family and transforms, in the same order.
+
+    The tokens that end the output are held back before anything else is done, until there are min_new_tokens. A
+    grammar's support is a mask of each step.
+    """
+    policy = spec.envelope.policy
+    steps = [_transform(transform) for transform in policy.transforms]
+    if spec.min_new_tokens and spec.ending_ids:
+        steps.insert(0, kinds.MinNewTokens(spec.min_new_tokens, tuple(sorted(spec.ending_ids))))
+    return Plan(policy.family, tuple(steps), policy.logprobs_top)
 
 
-def _transform(transform: envelope.Temperature | envelope.TopK | envelope.TopP) -> Transform:
+def _transform(transform: transforms.Transform) -> kinds.Transform:
     match transform:
-        case envelope.Temperature():
-            return Temperature(transform.value)
-        case envelope.TopK():
-            return TopK(transform.k)
-        case envelope.TopP():
-            return TopP(transform.p)
+        case transforms.Temperature():
+            return kinds.Temperature(transform.value)
+        case transforms.TopK():
+            return kinds.TopK(transform.k)
+        case transforms.TopP():
+            return kinds.TopP(transform.p)
+        case transforms.MinP():
+            return kinds.MinP(transform.p)
+        case transforms.TypicalP():
+            return kinds.TypicalP(transform.p)
+        case transforms.RepetitionPenalty():
+            return kinds.RepetitionPenalty(transform.penalty, transform.scope)
+        case transforms.FrequencyPenalty():
+            return kinds.FrequencyPenalty(transform.penalty, transform.scope)
+        case transforms.PresencePenalty():
+            return kinds.PresencePenalty(transform.penalty, transform.scope)
+        case transforms.NoRepeatNgram():
+            return kinds.NoRepeatNgram(transform.size, transform.scope)
+        case transforms.LogitBias():
+            return kinds.LogitBias(tuple((each.token_id, each.bias) for each in transform.biases))
+        case transforms.AllowedTokens():
+            return kinds.AllowedTokens(transform.token_ids)
+        case transforms.BannedTokens():
+            return kinds.BannedTokens(transform.token_ids)
+        case transforms.ForcedTokens():
+            return kinds.ForcedTokens(tuple((each.step, each.token_id) for each in transform.tokens))
+        case transforms.Grammar():
+            return kinds.MaskedTokens()

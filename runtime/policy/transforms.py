@@ -28,14 +28,15 @@ def temperature(scores: Logits, value: Tensor) -> Logits:
     return Logits(scores.values, scores.axis, scores.tokens, value if earlier is None else earlier * value)
 
 
-def top_k(scores: Logits, value: Tensor) -> Logits:
+def top_k(scores: Logits, value: Tensor, most: int | None = None) -> Logits:
     """Remove all but each row's best tokens.
 
-    value  [B, 1] integral float64, >= 1: how many to keep
+    value  [B, 1] integral float64, >= 1: how many to keep; most is the largest of them, where the host knows it
     returns ranked logits
     """
-    scores = rank(require(scores, Logits, "top_k"))
-    return _keep(scores, _count(scores.values.shape[1], value.device) < value)
+    scores = rank(require(scores, Logits, "top_k"), most)
+    alive = scores.values > -torch.inf
+    return _keep(scores, alive.cumsum(-1) <= value)
 
 
 def top_p(scores: Logits, value: Tensor) -> Logits:
@@ -46,9 +47,55 @@ def top_p(scores: Logits, value: Tensor) -> Logits:
     Source: Holtzman et al., "The Curious Case of Neural Text Degeneration" (2020), with the token that crosses kept.
     """
     scores = rank(require(scores, Logits, "top_p"))
-    weights = scale(scores.values, scores.values[:, :1], scores.temperature).exp_()
+    weights = scale(scores.values, _best(scores.values), scores.temperature).exp_()
     mass = weights.cumsum(-1)
     return _keep(scores, mass - weights < value * mass[:, -1:])
+
+
+def min_p(scores: Logits, value: Tensor) -> Logits:
+    """Remove each token with less than `value` times the probability of its row's best.
+
+    value  [B, 1] float64, in [0, 1]; of 1 the best token and those that score as it does are left
+    """
+    require(scores, Logits, "min_p")
+    weights = scale(scores.values, _best(scores.values), scores.temperature).exp_()
+    return _keep(scores, weights >= value)
+
+
+def typical_p(scores: Logits, value: Tensor) -> Logits:
+    """Remove what each row does without: a token stays while the more typical ones have less than `value`.
+
+    A token is the more typical, the nearer its surprisal is to the row's entropy; of equals, as float32, the lower id.
+    value  [B, 1] float64, probability in [0, 1]; the most typical token always stays
+    Source: Meister et al., "Locally Typical Sampling" (2023), with the token that crosses kept.
+    """
+    require(scores, Logits, "typical_p")
+    values, tokens = scores.values, scores.tokens
+    order = None if tokens is None else arrange(tokens)
+    if order is not None:
+        values = values.gather(1, order)
+    surprisal = scale(values, _best(values), scores.temperature).neg_()
+    weights = surprisal.neg().exp_()
+    total = weights.cumsum(-1)[:, -1:]
+    # Relative to the best token's surprisal, which cancels; a removed token (weight 0) adds nothing.
+    entropy = (weights * surprisal).nan_to_num_(0.0).cumsum(-1)[:, -1:] / total
+    columns = _least(_keys(surprisal.sub_(entropy).abs_().neg_().float()), values.shape[1]).bitwise_and_(_LOW_HALF)
+    ranked = weights.gather(1, columns)
+    mass = ranked.cumsum(-1)
+    stays = mass - ranked < value * total
+    stays[:, :1] = True
+    keep = torch.empty_like(stays).scatter_(1, columns, stays)
+    if order is not None:
+        keep = torch.empty_like(keep).scatter_(1, order, keep)
+    return _keep(scores, keep)
+
+
+def in_order_of_token(scores: Logits) -> Logits:
+    """All V columns again, in order of token id; what was left out is removed. As given where it is so already."""
+    if scores.tokens is None:
+        return scores
+    values = scores.values.new_full((len(scores.values), scores.axis.size), -torch.inf)
+    return Logits(values.scatter_(1, scores.tokens, scores.values), scores.axis, None, scores.temperature)
 
 
 def rank(scores: Logits, width: int | None = None) -> Logits:
@@ -88,6 +135,10 @@ def scale(values: Tensor, best: Tensor, divisor: Tensor | None) -> Tensor:
     """
     scaled = values.double() - best
     return scaled if divisor is None else scaled.div_(divisor)
+
+
+def _best(values: Tensor) -> Tensor:
+    return values.amax(-1, keepdim=True)
 
 
 def _keep(scores: Logits, keep: Tensor) -> Logits:

@@ -142,7 +142,29 @@ def plain() -> dict[str, Any]:
     )
 
 
-EXAMPLES = {"full": full, "plain": plain}
+def shaped() -> dict[str, Any]:
+    """An envelope value with every transform of the policy that `full` has not."""
+    return changed(
+        full(),
+        {
+            "policy.transforms": [
+                {"kind": "logit_bias", "biases": [{"token_id": 3, "bias": -1.5}, {"token_id": 299, "bias": 100}]},
+                {"kind": "repetition_penalty", "penalty": 1.1, "scope": "both"},
+                {"kind": "frequency_penalty", "penalty": 0.25, "scope": "output"},
+                {"kind": "presence_penalty", "penalty": -0.5, "scope": "prompt"},
+                {"kind": "no_repeat_ngram", "size": 3, "scope": "both"},
+                {"kind": "banned_tokens", "token_ids": [11, 12]},
+                {"kind": "allowed_tokens", "token_ids": [4, 40, 41, 42]},
+                {"kind": "forced_tokens", "tokens": [{"step": 0, "token_id": 40}, {"step": 4, "token_id": 4}]},
+                {"kind": "temperature", "value": 0.8},
+                {"kind": "min_p", "p": 0.05},
+                {"kind": "typical_p", "p": 0.9},
+            ],
+        },
+    )
+
+
+EXAMPLES = {"full": full, "plain": plain, "shaped": shaped}
 
 
 def steps(path: str) -> Path:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from envelope_examples import FACTS, RUNTIME, changed, full
 
-from decodelog.fsm import admission
+from decodelog.fsm import admission, policy_checks
 from decodelog.fsm.admission import ADMISSION, NO_CAPABILITIES, Capability, check, check_runtime
 from decodelog.fsm.artifact import ArtifactFacts
 from decodelog.fsm.envelope import admitted
 from decodelog.fsm.errors import NotAdmissible
 
-OFFERED: frozenset[Capability] = frozenset({"minimum_tokens", "prompt_logprobs"})
+OFFERED: frozenset[Capability] = frozenset({"prompt_logprobs"})
 GRAMMAR = {"kind": "grammar", "language": "regex", "source": "a+"}
 GREEDY: dict[str, Any] = {"policy.family": "greedy", "policy.transforms": []}
 
@@ -45,16 +45,27 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("policy_temperature_missing", {"policy.transforms": [{"kind": "top_k", "k": 5}]}),
     ("policy_grammar", {"policy.transforms": [{"kind": "temperature", "value": 1}, GRAMMAR]}),
     ("policy_logprobs_top", {}),
+    ("policy_ids_in_vocabulary", {"policy.transforms[1]": {"kind": "banned_tokens", "token_ids": [3, 300]}}),
+    (
+        "policy_no_token_left",
+        {
+            "policy.transforms[1]": {"kind": "allowed_tokens", "token_ids": [3, 4]},
+            "policy.transforms[2]": {"kind": "banned_tokens", "token_ids": [3, 4, 5]},
+        },
+    ),
+    (
+        "policy_forced_token_conflict",
+        {"policy.transforms[1]": {"kind": "forced_tokens", "tokens": [{"step": 16, "token_id": 40}]}},
+    ),
     ("runtime.cache.abi", {"runtime.cache.abi": "3 layers"}),
     ("context_of_model", {"position_visibility.context_tokens_max": 65}),
     ("cache_position_start", {"position_visibility.cache_position_start": 1}),
-    ("termination.min_new_tokens", {}),
     ("output.final_cache", {"output.final_cache": "repaired"}),
     ("output_token_alignment", {"output.alignment": "token"}),
     ("output_span_alignment", {"output.alignment": "span"}),
     ("output.echo_prompt", {"output.echo_prompt": True}),
     ("output.consumer_policy", {"output.consumer_policy": "cancel"}),
-    ("output.extras", {"termination.min_new_tokens": 0}),
+    ("output.extras", {}),
     ("output_extra_repeated", {"output.extras": [{"kind": "prompt_logprobs", "top": 1}] * 2}),
 ]
 
@@ -77,7 +88,7 @@ def test_the_ladder_is_the_contracts_order() -> None:
 @pytest.mark.contract("ENV-6")
 def test_a_sound_envelope_is_admitted() -> None:
     check(admitted(full()), FACTS, OFFERED)
-    plain = {"output.extras": [], "termination.min_new_tokens": 0}
+    plain = {"output.extras": []}
     check(admitted(changed(full(), {**GREEDY, **plain})), FACTS)
     check(admitted(changed(full(), {"position_visibility.context_tokens_max": 4, **plain})), FACTS)
 
@@ -93,7 +104,7 @@ def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None
             is None
         )
     else:
-        offered = NO_CAPABILITIES if name in ("termination.min_new_tokens", "output.extras") else OFFERED
+        offered = NO_CAPABILITIES if name == "output.extras" else OFFERED
         assert failing(changes, offered) == name
 
 
@@ -109,9 +120,13 @@ def test_of_two_faults_the_earlier_rung_is_reported(index: int) -> None:
 @pytest.mark.contract("ENV-6")
 def test_the_ladder_touches_nothing_that_runs() -> None:
     imported = {
-        node.module for node in ast.walk(ast.parse(inspect.getsource(admission))) if isinstance(node, ast.ImportFrom)
+        node.module
+        for module in (admission, policy_checks)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.ImportFrom) and node.module is not None
     }
-    allowed = {"artifact", "envelope", "errors", "__future__", "collections.abc", "dataclasses", "operator", "typing"}
+    allowed = {"artifact", "envelope", "errors", "transforms", "__future__", "collections.abc", "dataclasses"}
+    allowed |= {"operator", "typing"}
     assert imported <= allowed
 
 

@@ -47,6 +47,20 @@ REFUSED = """
 {"prompt": "a", "top_k": -1}                              | top_k               | at least 0
 {"prompt": "a", "top_k": 5.0}                             | top_k               | point
 {"prompt": "a", "top_p": -0.5}                            | top_p               | at least 0
+{"prompt": "a", "min_p": -0.1}                            | min_p               | at least 0
+{"prompt": "a", "typical_p": "x"}                         | typical_p           | string
+{"prompt": "a", "repetition_penalty": 0}                  | repetition_penalty  | greater than 0
+{"prompt": "a", "frequency_penalty": true}                | frequency_penalty   | boolean
+{"prompt": "a", "presence_penalty": NaN}                  | presence_penalty    | finite
+{"prompt": "a", "no_repeat_ngram_size": -1}               | no_repeat_ngram_size | at least 0
+{"prompt": "a", "logit_bias": {"5": 1}}                   | logit_bias          | list
+{"prompt": "a", "logit_bias": []}                         | logit_bias          | empty
+{"prompt": "a", "logit_bias": [{"token_id": 5}]}          | logit_bias[0].bias  | missing
+{"prompt": "a", "logit_bias": [{"token_id": 5, "bias": 1}, {"token_id": 5, "bias": 2}]} | logit_bias | same token_id
+{"prompt": "a", "allowed_token_ids": []}                  | allowed_token_ids   | empty
+{"prompt": "a", "banned_token_ids": [3, 3]}               | banned_token_ids    | twice
+{"prompt": "a", "allowed_token_ids": [3, 4], "banned_token_ids": [4, 3]} | banned_token_ids | nothing
+{"prompt": "a", "forced_tokens": [{"step": 0, "token_id": 1}, {"step": 0, "token_id": 2}]} | forced_tokens | same step
 {"prompt": "a", "seed": -1}                               | seed                | at least 0
 {"prompt": "a", "seed": 9007199254740992}                 | seed                | outside
 {"prompt": "a", "stop": "x"}                              | stop                | string
@@ -76,6 +90,13 @@ def test_a_draft_is_refused_at_its_path_with_the_reason(row: str) -> None:
     [
         ({"top_p": 1.5}, "top_p", 1),
         ({"temperature": 1001}, "temperature", 1000),
+        ({"min_p": 1.5}, "min_p", 1),
+        ({"typical_p": 1.5}, "typical_p", 1),
+        ({"repetition_penalty": 1e300}, "repetition_penalty", 1000),
+        ({"frequency_penalty": 10_001}, "frequency_penalty", 10_000),
+        ({"presence_penalty": 1e300}, "presence_penalty", 10_000),
+        ({"no_repeat_ngram_size": 33}, "no_repeat_ngram_size", 32),
+        ({"logit_bias": [{"token_id": 1, "bias": 1e5}]}, "logit_bias[0].bias", 10_000),
         ({"max_new_tokens": 2**20 + 2}, "max_new_tokens", 2**20 + 1),
         ({"logprobs": 21}, "logprobs", 20),
         ({"stop": ["x"] * 65}, "stop (elements)", 64),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from envelope_examples import EXAMPLES, changed, fields, full, leaves, plain, without
+from envelope_examples import EXAMPLES, changed, fields, full, leaves, plain, shaped, steps, without
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -165,6 +166,12 @@ def sets_of_the_schema() -> list[str]:
     return ["text_interface.eos_ids", "termination.eos_ids", "termination.stop_token_ids"]
 
 
+def sets_of_the_transforms() -> list[str]:
+    """The same of `shaped`."""
+    lists = ((0, "biases"), (5, "token_ids"), (6, "token_ids"), (7, "tokens"))
+    return [f"policy.transforms[{index}].{name}" for index, name in lists]
+
+
 # ---- the closed schema ----------------------------------------------------------------------------------------
 
 
@@ -253,6 +260,28 @@ def test_the_first_fault_in_the_order_of_the_document_is_reported() -> None:
 
 
 # path | what reaches its bound | what exceeds it | name of the limit
+OF_TRANSFORMS: list[tuple[dict[str, Any], str, Any, Any, str]] = [
+    ({"kind": "min_p"}, "p", 1, 1.0001, "p"),
+    ({"kind": "typical_p"}, "p", 1, 2, "p"),
+    ({"kind": "repetition_penalty", "scope": "both"}, "penalty", 1000, 1000.5, "penalty"),
+    ({"kind": "frequency_penalty", "scope": "both"}, "penalty", 10_000, 10_001, "penalty"),
+    ({"kind": "presence_penalty", "scope": "both"}, "penalty", 10_000, 10_001, "penalty"),
+    ({"kind": "no_repeat_ngram", "scope": "both"}, "size", 32, 33, "size"),
+    ({"kind": "banned_tokens"}, "token_ids", list(range(2**14)), list(range(2**14 + 1)), "token_ids (elements)"),
+    *(
+        (
+            {"kind": kind},
+            name,
+            [entry(id) for id in range(1024)],
+            [entry(id) for id in range(1025)],
+            f"{name} (elements)",
+        )
+        for kind, name, entry in (
+            ("logit_bias", "biases", lambda id: {"token_id": id, "bias": 1}),
+            ("forced_tokens", "tokens", lambda id: {"token_id": 1, "step": id}),
+        )
+    ),
+]
 BOUNDS: list[tuple[str, Any, Any, str]] = [
     ("artifact.release_id", "x" * 200, "x" * 201, "artifact.release_id (characters)"),
     ("runtime.cache.abi", "x" * 4096, "x" * 4097, "runtime.cache.abi (characters)"),
@@ -262,6 +291,15 @@ BOUNDS: list[tuple[str, Any, Any, str]] = [
     ("policy.transforms[0].value", 1000, 1000.5, "policy.transforms[0].value"),
     ("policy.transforms[2].p", 1, 1.0000001, "policy.transforms[2].p"),
     ("policy.logprobs_top", 20, 21, "policy.logprobs_top"),
+    *(
+        (
+            "policy.transforms[1]",
+            {**entry, name: inside},
+            {**entry, name: outside},
+            f"policy.transforms[1].{limit}",
+        )
+        for entry, name, inside, outside, limit in OF_TRANSFORMS
+    ),
     ("rng.seed", 2**53 - 1, 2**53, "rng.seed"),
     ("rng.choice", 1023, 1024, "rng.choice"),
     ("runtime.batch_width", 1024, 1025, "runtime.batch_width"),
@@ -346,6 +384,47 @@ def test_a_set_has_no_order(path: str) -> None:
     assert b"[4,6,9]" in one.canonical_bytes()
 
 
+@pytest.mark.contract("ENV-4")
+@pytest.mark.parametrize("path", sets_of_the_transforms())
+def test_a_set_of_a_transform_has_no_order_and_no_repetition(path: str) -> None:
+    place: Any = shaped()
+    for step in steps(path):
+        place = place[step]
+    one, other = (admitted(changed(shaped(), {path: entries})) for entries in (place, place[::-1]))
+    assert (one.identity, one.canonical_bytes()) == (other.identity, other.canonical_bytes())
+    with pytest.raises(SchemaViolation, match=r"twice|same") as caught:
+        admitted(changed(shaped(), {path: [*place, place[0]]}))
+    assert caught.value.path == path
+    with pytest.raises(SchemaViolation, match="empty"):
+        admitted(changed(shaped(), {path: []}))
+
+
+@pytest.mark.contract("ENV-2", "POL-2")
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [
+        ("[0].biases[0].bias", math.inf),
+        ("[0].biases[0].bias", True),
+        ("[0].biases[0].token_id", -1),
+        ("[1].penalty", 0),
+        ("[1].penalty", None),
+        ("[1].scope", "text"),
+        ("[2].penalty", "1"),
+        ("[3].scope", None),
+        ("[4].size", 0),
+        ("[4].size", 2.0),
+        ("[5].token_ids[0]", 1.0),
+        ("[7].tokens[0].step", -1),
+        ("[9].p", -0.1),
+        ("[10].p", math.nan),
+    ],
+)
+def test_a_wrong_number_of_a_transform_is_refused_at_its_path(path: str, wrong: Any) -> None:
+    with pytest.raises(SchemaViolation) as caught:
+        admitted(changed(shaped(), {f"policy.transforms{path}": wrong}))
+    assert caught.value.path == f"policy.transforms{path}"
+
+
 @pytest.mark.contract("ENV-4", "ENV-5")
 @pytest.mark.parametrize(
     ("path", "other"),
@@ -387,9 +466,16 @@ FIXED = {
 # Leaves that can only change together with others; such changes are in TOGETHER.
 FINISH_ORDER = {f"termination.finish_order[{index}]" for index in range(len(FinishReason))}
 COUPLED = {
+    "shaped": {
+        *FINISH_ORDER,
+        # min_p and typical_p have the same fields, and so have the two penalties of scores.
+        *(f"policy.transforms[{index}].kind" for index in (0, 4, 7, 8)),
+        "runtime.compatibility",
+        "termination.zero_token_choice",
+    },
     "full": {
         *FINISH_ORDER,
-        *(f"policy.transforms[{index}].kind" for index in range(3)),
+        *(f"policy.transforms[{index}].kind" for index in range(2)),
         "runtime.compatibility",
         "termination.zero_token_choice",
     },
@@ -449,7 +535,8 @@ def test_any_change_of_any_leaf_changes_the_identity_and_is_named(name: str) -> 
             assert other.identity != original.identity, (path, neighbour)
             assert other != original
             difference = first_difference(original, other) or ""
-            assert path.startswith(difference) or path.rsplit("[", 1)[0] in sets_of_the_schema(), (path, difference)
+            sets = (*sets_of_the_schema(), *sets_of_the_transforms())
+            assert path.startswith(difference) or path.rsplit("[", 1)[0] in sets, (path, difference)
         if not accepted:
             unchanged.add(path)
     assert unchanged == (FIXED & paths) | COUPLED[name]

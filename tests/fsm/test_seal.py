@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from decodelog.fsm.admission import Capability
 from decodelog.fsm.artifact import ArtifactFacts
-from decodelog.fsm.draft import draft_from
+from decodelog.fsm.draft import Draft, draft_from
 from decodelog.fsm.envelope import Envelope, admit, admitted, first_difference
 from decodelog.fsm.errors import LimitExceeded, NotAdmissible, SchemaViolation
 from decodelog.fsm.limits import CONTEXT_TOKENS_MAX
@@ -67,6 +67,21 @@ MEANINGS = """
 {"top_k": 40}                                    | sample temperature=1.0 top_k=40
 {"top_p": 0.9}                                   | sample temperature=1.0 top_p=0.9
 {"top_p": 0.9, "top_k": 40, "temperature": 2}    | sample temperature=2.0 top_k=40 top_p=0.9
+{"min_p": 0}                                     | greedy
+{"min_p": 0.1}                                   | sample temperature=1.0 min_p=0.1
+{"min_p": 1}                                     | sample temperature=1.0 min_p=1.0
+{"typical_p": 1}                                 | greedy
+{"typical_p": 0}                                 | sample temperature=1.0 typical_p=0.0
+{"temperature": 0, "min_p": 0.1, "typical_p": 0} | greedy
+{"repetition_penalty": 1}                        | greedy
+{"repetition_penalty": 1.3}                      | greedy repetition_penalty=1.3,both
+{"frequency_penalty": 0, "presence_penalty": -0.0} | greedy
+{"frequency_penalty": -2}                        | greedy frequency_penalty=-2.0,output
+{"presence_penalty": 5e-324}                     | greedy presence_penalty=5e-324,output
+{"no_repeat_ngram_size": 0}                      | greedy
+{"no_repeat_ngram_size": 1}                      | greedy no_repeat_ngram=1,both
+{"banned_token_ids": [9, 3]}                     | greedy banned_tokens=(3, 9)
+{"allowed_token_ids": [9, 3]}                    | greedy allowed_tokens=(3, 9)
 """
 
 
@@ -75,8 +90,35 @@ MEANINGS = """
 def test_sampling_flags_have_one_declared_meaning(row: str) -> None:
     flags, meaning = (part.strip() for part in row.split("|"))
     policy = sealed({"prompt": "ab", **eval(flags)}).policy
-    values = [[*entry.model_dump().values()] for entry in policy.transforms]
-    assert " ".join([policy.family, *(f"{kind}={value}" for kind, value in values)]) == meaning
+    values = [[*map(str, entry.model_dump().values())] for entry in policy.transforms]
+    assert " ".join([policy.family, *(f"{kind}={','.join(value)}" for kind, *value in values)]) == meaning
+
+
+@pytest.mark.contract("ENV-7", "POL-2")
+def test_the_transforms_of_a_draft_are_sealed_in_the_declared_order() -> None:
+    flags = {
+        "typical_p": 0.9,
+        "min_p": 0.1,
+        "top_p": 0.9,
+        "top_k": 9,
+        "temperature": 0.7,
+        "forced_tokens": [{"step": 3, "token_id": 8}, {"step": 1, "token_id": 9}],
+        "allowed_token_ids": [9, 8],
+        "banned_token_ids": [7],
+        "no_repeat_ngram_size": 3,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+        "repetition_penalty": 1.1,
+        "logit_bias": [{"token_id": 9, "bias": 2}, {"token_id": 8, "bias": -1}],
+    }
+    policy = sealed({"prompt": "ab", "max_new_tokens": 9, **flags}).policy
+    declared = (Draft.__doc__ or "").split("library:")[1].split(". min_new_tokens")[0]
+    assert [entry.kind for entry in policy.transforms] == declared.replace("\n", " ").replace(",", " ").split()
+    bias, forced = policy.transforms[0], policy.transforms[7]
+    assert [(each.token_id, each.bias) for each in bias.biases] == [(8, -1), (9, 2)]
+    assert [(each.step, each.token_id) for each in forced.tokens] == [(1, 9), (3, 8)]
+    cold = sealed({"prompt": "ab", "max_new_tokens": 9, **flags, "temperature": 0}).policy
+    assert (cold.family, cold.transforms) == ("greedy", policy.transforms[:8])
 
 
 @pytest.mark.contract("ENV-7", "POL-5")
@@ -188,6 +230,37 @@ def test_every_flag_reaches_its_field() -> None:
         ({"prompt": "a", "max_new_tokens": 100_000}, FACTS, ByteText(), None),
         ({"token_ids": [300]}, FACTS, ByteText(), "prompt_ids_in_vocabulary"),
         ({"prompt": "a", "stop_token_ids": [300]}, FACTS, ByteText(), "stop_ids_in_vocabulary"),
+        ({"prompt": "a", "banned_token_ids": [300]}, FACTS, ByteText(), "policy_ids_in_vocabulary"),
+        ({"prompt": "a", "allowed_token_ids": [1, 300]}, FACTS, ByteText(), "policy_ids_in_vocabulary"),
+        ({"prompt": "a", "logit_bias": [{"token_id": 300, "bias": 1}]}, FACTS, ByteText(), "policy_ids_in_vocabulary"),
+        ({"prompt": "a", "banned_token_ids": list(range(300))}, FACTS, ByteText(), "policy_no_token_left"),
+        ({"prompt": "a", "banned_token_ids": list(range(299))}, FACTS, ByteText(), None),
+        ({"prompt": "a", "allowed_token_ids": [2, 7], "min_new_tokens": 1}, FACTS, ByteText(), "policy_no_token_left"),
+        ({"prompt": "a", "allowed_token_ids": [2, 7]}, FACTS, ByteText(), None),
+        (
+            {"prompt": "a", "allowed_token_ids": [2, 7], "min_new_tokens": 1, "ignore_eos": True},
+            FACTS,
+            ByteText(),
+            None,
+        ),
+        *(
+            (
+                {"prompt": "a", "forced_tokens": [{"step": 3, "token_id": 7}], **flags},
+                FACTS,
+                ByteText(),
+                check,
+            )
+            for flags, check in (
+                ({}, None),
+                ({"max_new_tokens": 3}, "policy_forced_token_conflict"),
+                ({"banned_token_ids": [7]}, "policy_forced_token_conflict"),
+                ({"allowed_token_ids": [8]}, "policy_forced_token_conflict"),
+                ({"min_new_tokens": 4}, "policy_forced_token_conflict"),
+                ({"min_new_tokens": 3}, None),
+                ({"min_new_tokens": 4, "ignore_eos": True}, None),
+                ({"min_new_tokens": 4, "ignore_eos": True, "stop_token_ids": [7]}, "policy_forced_token_conflict"),
+            )
+        ),
     ],
 )
 def test_only_what_can_run_is_sealed(

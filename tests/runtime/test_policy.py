@@ -10,67 +10,23 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from score_rows import GREEDY, far_from_the_edge, logits, one, processed, random_rows, same_distribution, shapes
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from decodelog.fsm.errors import NonFiniteScores, SchemaViolation, WrongDraw, WrongScores
-from decodelog.fsm.receipt import Selection
 from decodelog.runtime.policy import transforms
 from decodelog.runtime.policy.decide import decide, row_facts
+from decodelog.runtime.policy.edits import Beside
 from decodelog.runtime.policy.group import group_rows
-from decodelog.runtime.policy.plan import Plan, Temperature, TopK, TopP
+from decodelog.runtime.policy.kinds import Temperature, TopK, TopP
+from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, LogProbabilities, Probabilities, VocabularyAxis
 from decodelog.runtime.policy.select import draw, probabilities, settle, summarise
-
-GREEDY = Plan("greedy")
-APPLY = {Temperature: transforms.temperature, TopK: transforms.top_k, TopP: transforms.top_p}
-
-
-def logits(rows: Tensor | list[list[float]]) -> Logits:
-    values = rows if isinstance(rows, Tensor) else torch.tensor(rows)
-    return Logits(values, VocabularyAxis(values.shape[1], "test"))
-
-
-def one(row: Tensor | list[float], plan: Plan, unit: float | None = None) -> Selection:
-    """Decide one row that has no fault."""
-    values = row if isinstance(row, Tensor) else torch.tensor(row)
-    (selection,) = decide(logits(values[None]), [plan], [unit])
-    assert isinstance(selection, Selection)
-    return selection
-
-
-def random_rows(seed: int, count: int, size: int, spread: float = 3.0) -> Tensor:
-    """float32 rows without two equal scores in a row."""
-    rng = np.random.default_rng(seed)
-    # Float32 normals repeat now and then; a step far below their spacing in probability tells repeats apart.
-    rows = rng.normal(scale=spread, size=(count, size)) + np.arange(size) * 1e-6
-    return torch.from_numpy(rows.astype(np.float32))
-
-
-def processed(rows: Tensor, *plan: Temperature | TopK | TopP) -> Tensor:
-    """[B, V] float64 log-probabilities after the transforms, -inf where removed: all rows with the same numbers."""
-    scores = logits(rows)
-    for transform in plan:
-        numbers = torch.full((len(rows), 1), float(transform.value), dtype=torch.float64)
-        scores = APPLY[type(transform)](scores, numbers)
-    scores = settle(scores)
-    values = scores.values.log_softmax(-1)
-    if scores.tokens is None:
-        return values
-    return torch.full(rows.shape, -math.inf, dtype=torch.float64).scatter_(1, scores.tokens, values)
-
 
 # ---- parity with the transformers library -----------------------------------------------------------------------
 
 temperatures = st.floats(0.05, 20)
 nuclei = st.floats(0.01, 0.999)
-shapes = st.tuples(st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 300))
-
-
-def same_distribution(mine: Tensor, theirs: Tensor) -> None:
-    theirs = theirs.double().log_softmax(-1)
-    assert torch.equal(mine > -math.inf, theirs > -math.inf)
-    assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.contract("POL-2")
@@ -85,12 +41,6 @@ def test_temperature_equals_transformers(shape, value):
 def test_top_k_equals_transformers(shape, value):
     rows = random_rows(*shape)
     same_distribution(processed(rows, TopK(value)), TopKLogitsWarper(value)(None, rows))
-
-
-def far_from_the_edge(rows: Tensor, value: float) -> bool:
-    """Whether no cumulated probability is so near to `value` that float32 may put it on the other side."""
-    mass = rows.double().softmax(-1).sort(descending=True).values.cumsum(-1)
-    return bool(((mass - value).abs() > 1e-5).all())
 
 
 @pytest.mark.contract("POL-2")
@@ -193,7 +143,7 @@ def test_a_number_without_a_meaning_is_refused(make):
 @pytest.mark.contract("POL-3")
 @given(shapes, st.sampled_from([0.0, 1e-300, 1e-8]), st.floats(0, 1, exclude_max=True))
 def test_the_best_token_survives_every_cut(shape, p, unit):
-    """transformers#19839: top_p of 0, and of almost 0 in bfloat16."""
+    """A top-p of 0, and of almost 0 in half precision."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         row = random_rows(*shape)[0].to(dtype)
         selection = one(row, Plan.of(top_p=p), unit)
@@ -203,7 +153,7 @@ def test_the_best_token_survives_every_cut(shape, p, unit):
 @pytest.mark.contract("POL-3")
 @given(shapes, st.floats(0, 1e-4), st.floats(0, 1, exclude_max=True))
 def test_a_tiny_temperature_is_greedy_in_half_precision(shape, warmth, unit):
-    """vllm#2937: scores near 30 in float16, temperature 1e-4."""
+    """Scores near 30 in float16, temperature 1e-4."""
     row = (random_rows(*shape)[0] + 30).to(torch.float16)
     best, second = row.double().topk(2).values
     assume(best > second)
@@ -374,7 +324,7 @@ def test_raw_log_probabilities_are_those_of_the_row_before_any_transform(shape, 
 
 @pytest.mark.contract("POL-6")
 def test_raw_log_probabilities_do_not_move_with_the_sampling_settings():
-    """vllm#9453: the same row with temperature 0.5 and top_p 0.9, and with neither."""
+    """The same row with temperature 0.5 and top-p 0.9, and with neither."""
     row = [1.0, 0.0, -1.0, -2.0]
     shaped = one(row, Plan.of(0.5, 0, 0.9, logprobs_top=4), 0.1)
     plain = one(row, Plan.of(1.0, 0, 1.0, logprobs_top=4), 0.1)
@@ -450,7 +400,7 @@ def threads(request):
 @given(st.data())
 @settings(max_examples=8)
 def test_a_selection_is_the_same_alone_and_in_any_batch(size, data):
-    """Bit for bit; vllm#51226 and llama.cpp#7052 are faults of this kind."""
+    """Bit for bit."""
     count = data.draw(st.integers(1, 7))
     seed = data.draw(st.integers(0, 1000))
     rows = torch.from_numpy(np.random.default_rng(seed).normal(scale=3, size=(count, size)).astype(np.float32))
@@ -506,7 +456,7 @@ def test_a_greedy_row_without_tensors_has_the_bits_of_one_with_them(seed, count,
 
 @pytest.mark.contract("POL-7")
 def test_eight_equal_rows_get_eight_equal_answers():
-    """llama.cpp#7052: the same prompt in all slots at temperature 0."""
+    """The same prompt in all slots at temperature 0."""
     row = random_rows(3, 1, 5000)
     answers = decide(logits(row.expand(8, -1)), [Plan.of(0.0, logprobs_top=5)] * 8, [None] * 8)
     assert len(set(answers)) == 1
@@ -523,7 +473,7 @@ def test_eight_equal_rows_get_eight_equal_answers():
     st.data(),
 )
 def test_a_row_that_is_not_finite_is_a_fault_of_that_row_alone(bad, batch, size, data):
-    """sglang#33187 and vllm#1623: no token, and nothing else changes."""
+    """No token, and nothing else changes."""
     rows = torch.from_numpy(np.random.default_rng(1).normal(size=(3, size)).astype(np.float32))
     noise = [0.3 if plan.stochastic else None for plan in batch]
     clean = decide(logits(rows), batch, noise)
@@ -580,7 +530,7 @@ def test_nothing_is_read_back_before_the_one_transfer(batch):
     scores = logits(torch.zeros(len(batch), 50, device="meta"))
     noise = [0.5 if plan.stochastic else None for plan in batch]
     for group in group_rows(tuple(batch), 50, torch.device("meta")):
-        assert row_facts(scores, group, noise).shape[0] == len(group.rows)
+        assert row_facts(scores, group, noise, [Beside()] * len(batch)).shape[0] == len(group.rows)
 
 
 def test_rows_whose_plans_differ_in_numbers_only_go_together():

@@ -123,7 +123,7 @@ def test_rows_of_a_call_are_those_of_each_lane_alone():
 @pytest.mark.contract("FSM-10")
 @pytest.mark.parametrize("kind", ["nan", "infinity"])
 def test_a_row_that_is_not_finite_comes_at_its_step_and_spoils_no_other(kind):
-    """sglang#33187: the row is a fault that the policy finds, and the next call is clean."""
+    """The row is a fault that the policy finds, and the next call is clean."""
     model = scripted(script=Script(text="abcdef"), faults=(Fault(step=2, kind=kind),))
     session, axis = model.session(2), VocabularyAxis(258, "scripted")
     early, late = session.open("early", 40), session.open("late", 40)
@@ -268,7 +268,7 @@ def test_a_row_wider_than_the_vocabulary_is_refused():
 
 @pytest.mark.contract("POL-6")
 def test_written_rows_give_the_log_probabilities_of_their_columns_alone():
-    """vllm#9453's row of four: the columns that are left out have no probability."""
+    """A row of four: the columns that are left out have no probability."""
     session = scripted(script=Script(rows=((1.0, 0.0, -1.0, -2.0),))).session(1)
     lane = session.open("job", 9)
     scores = session.select(session.prepare([Prefill(lane, [1])]))
@@ -291,7 +291,7 @@ def sampled(model: ScriptedModel, seed: int, choice: int, count: int, logprobs_t
 
 @pytest.mark.contract("POL-5", "POL-7")
 def test_choices_of_one_seed_differ_and_each_replays_alone():
-    """vllm#11898: n=4, seed 7, temperature 1."""
+    """Four choices, seed 7, temperature 1."""
     model = scripted(script=Script(seed=1))
     texts = [[selection.token for selection in sampled(model, 7, choice, 12)] for choice in range(4)]
     assert len({tuple(text) for text in texts}) == 4
@@ -300,7 +300,7 @@ def test_choices_of_one_seed_differ_and_each_replays_alone():
 
 @pytest.mark.contract("OUT-1", "POL-6")
 def test_entries_of_half_characters_carry_their_exact_bytes():
-    """vllm#27300: a curly quote in three tokens, two alternatives each."""
+    """A curly quote in three tokens, two alternatives each."""
     model = scripted(script=Script(text="\N{LEFT DOUBLE QUOTATION MARK}ok"))
     selections = sampled(model, 3, 0, 5, logprobs_top=2)
     pieces = model.text.pieces

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from commandline import TEXT, decodelog, jobs, script
 
+from decodelog.fsm.draft import Draft, draft_from
 from decodelog.service.cli import EXAMPLES
+from decodelog.service.draft_flags import DraftFlags
 
 RESULT = ["job", "identity", "state", "finish_reason", "text", "token_ids", "usage"]
 
@@ -208,6 +210,10 @@ def test_a_prompt_comes_from_an_argument_a_file_or_standard_input(db: str, short
         (("--max-new-tokens", 6), "Rivers", "length"),
         (("--max-new-tokens", 0), "", "length"),
         (("--deadline-ms", 1), "", "timeout"),
+        (("--stop-token-id", ord("y"), "--min-new-tokens", 14, "--max-new-tokens", 15), "Rivers carr\0 th", "length"),
+        (("--logit-bias", "113=10000", "--max-new-tokens", 3), "qqq", "length"),
+        (("--logit-bias", "113=10000", "--banned-token-id", 113, "--max-new-tokens", 6), "Rivers", "length"),
+        (("--allowed-token-id", 113, "--allowed-token-id", 256, "--max-new-tokens", 2), "qq", "length"),
         (("--batch-width", 4, "--logprobs", 2, "--max-new-tokens", 6), "Rivers", "length"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
@@ -217,6 +223,35 @@ def test_flags_end_a_job_where_they_say(
 ) -> None:
     result = decodelog("run", "--model", short_model, "--prompt", "Go", *flags, "--json", db=db).json
     assert (result["text"], result["finish_reason"]) == (text, finish)
+
+
+@pytest.mark.contract("ENV-7", "POL-2")
+def test_every_flag_of_the_policy_reaches_the_draft_under_its_name() -> None:
+    numbers = {
+        "temperature": 0.5,
+        "top_k": 9,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "typical_p": 0.8,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.2,
+        "presence_penalty": -0.3,
+        "no_repeat_ngram_size": 3,
+        "min_new_tokens": 2,
+        "seed": 4,
+        "logprobs": 5,
+        "ignore_eos": True,
+    }
+    flags = {"logit_bias": ["5=-1.5", "7=2"], "allowed_token_id": [5, 7], "banned_token_id": [9]}
+    told = {
+        "logit_bias": [{"token_id": 5, "bias": -1.5}, {"token_id": 7, "bias": 2}],
+        "allowed_token_ids": [5, 7],
+        "banned_token_ids": [9],
+    }
+    made = DraftFlags("m", prompt="x", **numbers, **flags).draft()
+    assert made == draft_from({"prompt": "x", **numbers, **told})
+    named = {**numbers, **told}.keys()
+    assert all(getattr(made, name) != getattr(Draft(prompt="x"), name) for name in named)
 
 
 @pytest.mark.contract("POL-5")

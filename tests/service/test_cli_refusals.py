@@ -38,6 +38,17 @@ huge_budget          limit_exceeded        run --model GOOD --prompt x --max-new
 nan_temperature      schema_violation      run --model GOOD --prompt x --temperature nan
 negative_temperature schema_violation      run --model GOOD --prompt x --temperature -1
 top_p_above_1        limit_exceeded        run --model GOOD --prompt x --top-p 1.5
+penalty_of_nothing   schema_violation      run --model GOOD --prompt x --repetition-penalty 0
+huge_penalty         limit_exceeded        run --model GOOD --prompt x --presence-penalty 1e9
+long_ngram           limit_exceeded        run --model GOOD --prompt x --no-repeat-ngram-size 99
+bias_without_number  wrong_use             run --model GOOD --prompt x --logit-bias 65
+bias_of_no_token     wrong_use             run --model GOOD --prompt x --logit-bias A=1
+nan_bias             schema_violation      run --model GOOD --prompt x --logit-bias 65=nan
+bias_twice           schema_violation      run --model GOOD --prompt x --logit-bias 65=1 --logit-bias 65=2
+foreign_bias         not_admissible        run --model GOOD --prompt x --logit-bias 100000=1
+nothing_allowed      schema_violation      run --model GOOD --prompt x --allowed-token-id 65 --banned-token-id 65
+ends_before_minimum  not_admissible        run --model GOOD --prompt x --allowed-token-id 256 --min-new-tokens 1
+minimum_above_budget schema_violation      run --model GOOD --prompt x --max-new-tokens 2 --min-new-tokens 3
 seed_too_large       limit_exceeded        run --model GOOD --prompt x --seed 9007199254740992
 too_many_logprobs    limit_exceeded        run --model GOOD --prompt x --logprobs 21
 two_structures       conflicting_flags     run --model GOOD --prompt x --regex a --json-schema SCHEMA

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from decodelog.fsm.errors import NonFiniteScores
 from decodelog.runtime.policy.decide import decide
+from decodelog.runtime.policy.kinds import MaskedTokens
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
 
@@ -24,6 +25,14 @@ PLANS = [
     Plan.of(1.0, top_k=4, top_p=0.9, logprobs_top=3),
     Plan.of(1.3, top_p=0.5),
 ]
+
+
+def masked(plan: Plan) -> Plan:
+    """The same after a mask."""
+    return Plan(plan.family, (MaskedTokens(), *plan.transforms), plan.logprobs_top)
+
+
+MASKED = [masked(plan) for plan in PLANS]
 
 
 def rows_of(seed: int, count: int, size: int) -> torch.Tensor:
@@ -45,20 +54,20 @@ def logits(rows: torch.Tensor) -> Logits:
 def test_a_masked_row_is_decided_as_the_row_of_what_is_allowed_alone(seed, size, plan, unit):
     (row,), (mask,) = rows_of(seed, 1, size), masks_of(seed + 1, 1, size)
     draws = [unit if plan.stochastic else None]
-    (found,) = decide(logits(row[None]), [plan], draws, masks=[mask])
+    (found,) = decide(logits(row[None]), [masked(plan)], draws, masks=[mask])
     # The reference sees no other token at all: the allowed ones, moved together in the order of their ids.
     kept = np.flatnonzero(mask)
     (alone,) = decide(logits(row[torch.from_numpy(kept)][None]), [plan], draws)
     assert (found.token, found.support) == (kept[alone.token], alone.support)
     assert found.logprob == pytest.approx(alone.logprob, abs=1e-9)
-    assert found.margin == alone.margin
     assert (found.start, found.end) == (pytest.approx(alone.start, abs=1e-9), pytest.approx(alone.end, abs=1e-9))
     raw = row.double().log_softmax(-1)
     assert found.logprob_raw == pytest.approx(float(raw[found.token]), abs=1e-9)
-    assert [best.token for best in found.alternatives] == [kept[best.token] for best in alone.alternatives]
-    for best, reference in zip(found.alternatives, alone.alternatives, strict=True):
-        assert best.logprob_raw == pytest.approx(float(raw[best.token]), abs=1e-9)
-        assert best.logprob == pytest.approx(reference.logprob, abs=1e-9)
+    # The alternatives are the model's, with what the mask made of them.
+    (unmasked,) = decide(logits(row[None]), [plan], draws)
+    assert found.margin == unmasked.margin
+    assert [best[:2] for best in found.alternatives] == [best[:2] for best in unmasked.alternatives]
+    assert all(mask[best.token] or best.logprob == -math.inf for best in found.alternatives)
 
 
 @pytest.mark.contract("POL-7")
@@ -68,6 +77,7 @@ def test_masks_change_no_other_row_and_a_row_alone_is_the_row_in_a_batch(seed, s
     rows, plans = rows_of(seed, count, size), PLANS * 2
     draws = [0.37 if plan.stochastic else None for plan in plans]
     masks = [mask if index % 3 else None for index, mask in enumerate(masks_of(seed + 1, count, size))]
+    plans = [plan if mask is None else masked(plan) for plan, mask in zip(plans, masks, strict=True)]
     together = decide(logits(rows), plans, draws, masks=masks)
     for index in range(count):
         one = slice(index, index + 1)
@@ -80,7 +90,11 @@ def test_a_mask_of_all_tokens_changes_nothing():
     rows = rows_of(5, len(PLANS), 30)
     draws = [0.5 if plan.stochastic else None for plan in PLANS]
     whole = [np.ones(30, bool)] * len(PLANS)
-    assert decide(logits(rows), PLANS, draws, masks=whole) == decide(logits(rows), PLANS, draws)
+    for found, plain in zip(
+        decide(logits(rows), MASKED, draws, masks=whole), decide(logits(rows), PLANS, draws), strict=True
+    ):
+        assert (found.token, found.support, found.margin) == (plain.token, plain.support, plain.margin)
+        assert found.logprob == pytest.approx(plain.logprob, abs=1e-12)
 
 
 @pytest.mark.contract("FSM-10")
@@ -92,6 +106,7 @@ def test_a_row_that_is_not_finite_is_a_numeric_fault_also_where_the_mask_hides_i
     mask = np.ones(8, bool)
     mask[3] = False
     draw = 0.5 if plan.stochastic else None
+    plan = masked(plan)
     spoiled, sound = decide(logits(rows), [plan, plan], [draw, draw], masks=[mask, mask])
     assert isinstance(spoiled, NonFiniteScores)
     assert sound == decide(logits(rows[1:]), [plan], [draw], masks=[mask])[0]
@@ -100,13 +115,13 @@ def test_a_row_that_is_not_finite_is_a_numeric_fault_also_where_the_mask_hides_i
 def test_one_allowed_token_is_chosen_with_certainty():
     mask = np.zeros(8, bool)
     mask[6] = True
-    (found,) = decide(logits(rows_of(2, 1, 8)), [Plan.of(1.0)], [0.99], masks=[mask])
-    assert (found.token, found.support, found.logprob, found.margin) == (6, 1, 0.0, math.inf)
+    (found,) = decide(logits(rows_of(2, 1, 8)), [masked(Plan.of(1.0))], [0.99], masks=[mask])
+    assert (found.token, found.support, found.logprob) == (6, 1, 0.0)
     assert found.logprob_raw < 0
 
 
 def test_the_scores_are_left_alone():
     rows = rows_of(3, 1, 8)
     before = rows.clone()
-    decide(logits(rows), [Plan("greedy")], [None], masks=[np.arange(8) > 3])
+    decide(logits(rows), [masked(Plan("greedy"))], [None], masks=[np.arange(8) > 3])
     assert torch.equal(rows, before)

@@ -1,0 +1,96 @@
+"""Score rows, and ways to decide them, for the tests of the policy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decodelog.fsm.receipt import Selection
+from decodelog.runtime.policy import transforms
+from decodelog.runtime.policy.decide import decide
+from decodelog.runtime.policy.edits import Beside, edit
+from decodelog.runtime.policy.history import History
+from decodelog.runtime.policy.kinds import Cut, MinP, Temperature, TopK, TopP, Transform, TypicalP
+from decodelog.runtime.policy.plan import Plan
+from decodelog.runtime.policy.scores import Logits, VocabularyAxis
+from decodelog.runtime.policy.select import settle
+
+GREEDY = Plan("greedy")
+APPLY = {
+    Temperature: transforms.temperature,
+    TopK: transforms.top_k,
+    TopP: transforms.top_p,
+    MinP: transforms.min_p,
+    TypicalP: transforms.typical_p,
+}
+
+shapes = st.tuples(st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 300))
+
+
+def logits(rows: Tensor | list[list[float]]) -> Logits:
+    values = rows if isinstance(rows, Tensor) else torch.tensor(rows)
+    return Logits(values, VocabularyAxis(values.shape[1], "test"))
+
+
+def past_of(plan: Plan, prompt: list[int], output: list[int]) -> History | None:
+    """The history of a row with these tokens before it."""
+    past = History.of(plan, prompt)
+    if past is not None:
+        past.follow(*output)
+    return past
+
+
+def one(
+    row: Tensor | list[float],
+    plan: Plan,
+    unit: float | None = None,
+    prompt: list[int] | None = None,
+    output: list[int] | None = None,
+) -> Selection:
+    """Decide one row that has no fault, after the tokens of prompt and output."""
+    values = row if isinstance(row, Tensor) else torch.tensor(row)
+    past = past_of(plan, prompt or [], output or [])
+    (selection,) = decide(logits(values[None]), [plan], [unit], pasts=[past])
+    assert isinstance(selection, Selection)
+    return selection
+
+
+def random_rows(seed: int, count: int, size: int, spread: float = 3.0) -> Tensor:
+    """float32 rows without two equal scores in a row."""
+    rng = np.random.default_rng(seed)
+    # Float32 normals repeat now and then; a step far below their spacing in probability tells repeats apart.
+    rows = rng.normal(scale=spread, size=(count, size)) + np.arange(size) * 1e-6
+    return torch.from_numpy(rows.astype(np.float32))
+
+
+def processed(rows: Tensor, *plan: Transform, pasts: list[History | None] | None = None) -> Tensor:
+    """[B, V] float64 log-probabilities after the transforms, -inf where removed: all rows with the same numbers."""
+    scores = logits(rows)
+    for transform in plan:
+        if isinstance(transform, Cut):
+            numbers = torch.full((len(rows), 1), float(transform.value), dtype=torch.float64)
+            scores = APPLY[type(transform)](scores, numbers)
+        else:
+            beside = [Beside(past) for past in pasts or [None] * len(rows)]
+            scores = edit(scores, [[transform] * len(rows)], beside)
+    scores = settle(scores)
+    values = scores.values.log_softmax(-1)
+    if scores.tokens is None:
+        return values
+    return torch.full(rows.shape, -math.inf, dtype=torch.float64).scatter_(1, scores.tokens, values)
+
+
+def same_distribution(mine: Tensor, theirs: Tensor) -> None:
+    theirs = theirs.double().log_softmax(-1)
+    assert torch.equal(mine > -math.inf, theirs > -math.inf)
+    assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def far_from_the_edge(rows: Tensor, value: float) -> bool:
+    """Whether no cumulated probability is so near to `value` that float32 may put it on the other side."""
+    mass = rows.double().softmax(-1).sort(descending=True).values.cumsum(-1)
+    return bool(((mass - value).abs() > 1e-5).all())

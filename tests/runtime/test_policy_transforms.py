@@ -1,0 +1,532 @@
+"""Each transform: parity with the transformers library, its edges, ties, and what it does in any order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from score_rows import far_from_the_edge, logits, one, past_of, processed, random_rows, same_distribution, shapes
+from transformers import (
+    ForcedBOSTokenLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+from decodelog.fsm.errors import NoTokenLeft, SchemaViolation, WrongScores
+from decodelog.runtime.policy.decide import decide
+from decodelog.runtime.policy.edits import Beside, edit
+from decodelog.runtime.policy.kinds import (
+    AllowedTokens,
+    BannedTokens,
+    ForcedTokens,
+    FrequencyPenalty,
+    LogitBias,
+    MaskedTokens,
+    MinNewTokens,
+    MinP,
+    NoRepeatNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+    TypicalP,
+)
+from decodelog.runtime.policy.plan import Plan
+
+INF = math.inf
+probabilities = st.floats(0.01, 0.99)
+SCOPES = ("prompt", "output", "both")
+
+
+@st.composite
+def written(draw, size, least=0):
+    """Prompt and output of one row over a small part of the vocabulary, so that tokens repeat."""
+    tokens = st.lists(st.integers(0, min(size, 6) - 1), min_size=least, max_size=20)
+    return draw(tokens), draw(tokens)
+
+
+@st.composite
+def rows_and_texts(draw, least=0):
+    """float32 rows, and for each a prompt and an output; those of the library all have one length."""
+    seed, count, size = draw(shapes)
+    length = draw(st.integers(least, 25))
+    split = draw(st.integers(0, length))
+    token = st.integers(0, min(size, 5) - 1)
+    texts = [draw(st.lists(token, min_size=length, max_size=length)) for _ in range(count)]
+    return random_rows(seed, count, size), [(text[:split], text[split:]) for text in texts]
+
+
+def pasts_of(transform, texts):
+    return [past_of(Plan("sample", (transform,)), prompt, output) for prompt, output in texts]
+
+
+def ids_of(texts):
+    return torch.tensor([[*prompt, *output] for prompt, output in texts], dtype=torch.int64).reshape(len(texts), -1)
+
+
+# ---- parity with the transformers library ------------------------------------------------------------------------
+
+
+@pytest.mark.contract("POL-2")
+@given(shapes, probabilities, st.floats(0.3, 3))
+def test_min_p_equals_transformers(shape, value, warmth):
+    rows = random_rows(*shape)
+    warm = TemperatureLogitsWarper(warmth)(None, rows)
+    chances = warm.double().softmax(-1)
+    assume(((chances / chances.amax(-1, keepdim=True) - value).abs() > 1e-5).all())
+    same_distribution(processed(rows, Temperature(warmth), MinP(value)), MinPLogitsWarper(value)(None, warm))
+
+
+def typical_far_from_the_edge(rows, value):
+    """Whether float32 and float64 agree on the ranking and on where it is cut."""
+    logs = rows.double().log_softmax(-1)
+    deviation = (-logs + (logs.exp() * logs).sum(-1, keepdim=True)).abs()
+    ranked = deviation.sort(-1)
+    mass = logs.exp().gather(-1, ranked.indices).cumsum(-1)
+    gaps = ranked.values.diff(dim=-1)
+    return bool((gaps > 1e-4).all() and ((mass - value).abs() > 1e-4).all())
+
+
+@pytest.mark.contract("POL-2")
+@given(st.tuples(st.integers(0, 10**6), st.integers(1, 3), st.integers(2, 30)), probabilities)
+def test_typical_p_equals_transformers(shape, value):
+    rows = random_rows(*shape)
+    assume(typical_far_from_the_edge(rows, value))
+    same_distribution(processed(rows, TypicalP(value)), TypicalLogitsWarper(value)(None, rows))
+
+
+@pytest.mark.contract("POL-2")
+@given(rows_and_texts(least=1), st.floats(0.1, 10))
+def test_repetition_penalty_equals_transformers(drawn, value):
+    rows, texts = drawn
+    ids, mine = ids_of(texts), RepetitionPenalty(value, "both")
+    same_distribution(
+        processed(rows, mine, pasts=pasts_of(mine, texts)), RepetitionPenaltyLogitsProcessor(value)(ids, rows)
+    )
+    of_output = RepetitionPenaltyLogitsProcessor(value, prompt_ignore_length=len(texts[0][0]))(ids, rows)
+    mine = RepetitionPenalty(value, "output")
+    same_distribution(processed(rows, mine, pasts=pasts_of(mine, texts)), of_output)
+
+
+@pytest.mark.contract("POL-2")
+@given(rows_and_texts(), st.integers(1, 5))
+def test_no_repeat_ngram_equals_transformers(drawn, size):
+    rows, texts = drawn
+    mine = NoRepeatNgram(size, "both")
+    theirs = NoRepeatNGramLogitsProcessor(size)(ids_of(texts), rows)
+    assume((theirs > -INF).any(-1).all())
+    same_distribution(processed(rows, mine, pasts=pasts_of(mine, texts)), theirs)
+
+
+@pytest.mark.contract("POL-2")
+@given(shapes, st.data())
+def test_logit_bias_equals_transformers(shape, data):
+    rows = random_rows(*shape)
+    token = st.integers(0, shape[2] - 1)
+    biases = data.draw(st.dictionaries(token, st.floats(-50, 50), min_size=1, max_size=9))
+    theirs = SequenceBiasLogitsProcessor([[[token], bias] for token, bias in biases.items()])
+    same_distribution(
+        processed(rows, LogitBias(tuple(biases.items()))),
+        theirs(torch.zeros(len(rows), 1, dtype=torch.int64), rows),
+    )
+
+
+@pytest.mark.contract("POL-2")
+@given(shapes, st.data())
+def test_banned_and_allowed_tokens_equal_transformers(shape, data):
+    rows, size = random_rows(*shape), shape[2]
+    banned = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1))
+    nothing = torch.zeros(len(rows), 1, dtype=torch.int64)
+    for theirs in (SuppressTokensLogitsProcessor([*banned]), NoBadWordsLogitsProcessor([[token] for token in banned])):
+        same_distribution(processed(rows, BannedTokens(tuple(banned))), theirs(nothing, rows))
+    allowed = set(range(size)) - banned
+    same_distribution(
+        processed(rows, AllowedTokens(tuple(allowed))), SuppressTokensLogitsProcessor([*banned])(nothing, rows)
+    )
+
+
+@pytest.mark.contract("POL-2")
+@given(shapes, st.data())
+def test_a_forced_token_equals_transformers(shape, data):
+    rows = random_rows(*shape)
+    token, step = data.draw(st.integers(0, shape[2] - 1)), data.draw(st.integers(0, 3))
+    for output in range(5):
+        plan = ForcedTokens(((step, token),))
+        pasts = pasts_of(plan, [([1], [0] * output)] * len(rows))
+        # The library forces the first token after a sequence of one.
+        ids = torch.zeros(len(rows), 1 + abs(output - step), dtype=torch.int64)
+        same_distribution(processed(rows, plan, pasts=pasts), ForcedBOSTokenLogitsProcessor(token)(ids, rows))
+
+
+@pytest.mark.contract("POL-2", "OUT-3")
+@given(shapes, st.data())
+def test_min_new_tokens_equals_transformers(shape, data):
+    rows, size = random_rows(*shape), shape[2]
+    ends = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1))
+    least, output = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 5))
+    plan = MinNewTokens(least, tuple(ends))
+    theirs = MinNewTokensLengthLogitsProcessor(3, least, [*ends])(torch.zeros(len(rows), 3 + output), rows)
+    same_distribution(processed(rows, plan, pasts=pasts_of(plan, [([1, 1, 1], [0] * output)] * len(rows))), theirs)
+
+
+texts_of_one_length = st.lists(st.lists(st.integers(0, 4), min_size=6, max_size=6), min_size=1, max_size=3).map(
+    lambda texts: [(text[:2], text[2:]) for text in texts]
+)
+LIBRARY = {
+    "bias": (LogitBias(((0, 2.0), (1, -1.0))), SequenceBiasLogitsProcessor([[[0], 2.0], [[1], -1.0]])),
+    "penalty": (RepetitionPenalty(1.7, "both"), RepetitionPenaltyLogitsProcessor(1.7)),
+    "ngram": (NoRepeatNgram(2, "both"), NoRepeatNGramLogitsProcessor(2)),
+    "banned": (BannedTokens((1,)), SuppressTokensLogitsProcessor([1])),
+    "temperature": (Temperature(0.7), TemperatureLogitsWarper(0.7)),
+    "top_k": (TopK(3), TopKLogitsWarper(3)),
+    "top_p": (TopP(0.95), TopPLogitsWarper(0.95)),
+    "min_p": (MinP(0.05), MinPLogitsWarper(0.05)),
+    "typical_p": (TypicalP(0.7), TypicalLogitsWarper(0.7)),
+}
+
+
+def near_an_edge(name, rows):
+    """Whether float32 may decide otherwise than float64 at this step."""
+    if not (rows > -INF).any(-1).all():
+        return True
+    if name == "top_p":
+        return not far_from_the_edge(rows, 0.95)
+    chances = rows.double().softmax(-1)
+    if name == "min_p":
+        return bool(((chances / chances.amax(-1, keepdim=True) - 0.05).abs() < 1e-4).any())
+    if name == "typical_p":
+        return not all(typical_far_from_the_edge(row[row > -INF][None], 0.7) for row in rows)
+    return False
+
+
+@pytest.mark.contract("POL-2")
+@given(st.tuples(st.integers(0, 10**6), texts_of_one_length), st.permutations(list(LIBRARY)))
+@settings(max_examples=150)
+def test_any_order_of_many_transforms_equals_transformers_in_that_order(drawn, order):
+    """Edits after cuts, cuts after edits, temperature anywhere."""
+    seed, texts = drawn
+    rows = random_rows(seed, len(texts), 24)
+    ids, theirs = ids_of(texts), rows
+    for name in order:
+        assume(not near_an_edge(name, theirs))
+        theirs = LIBRARY[name][1](ids, theirs)
+    assume((theirs > -INF).any(-1).all())
+    mine = tuple(LIBRARY[name][0] for name in order)
+    pasts = [past_of(Plan("sample", mine), *text) for text in texts]
+    same_distribution(processed(rows, *mine, pasts=pasts), theirs)
+    # The plan's kernels, which rank no more than they need and edit in one go, give the same.
+    plan = Plan("sample", mine, 2)
+    expected = theirs.double().log_softmax(-1)
+    for row, selection in enumerate(decide(logits(rows), [plan] * len(rows), [0.4] * len(rows), pasts=pasts)):
+        assert selection.support == (theirs[row] > -INF).sum()
+        assert selection.logprob == pytest.approx(expected[row, selection.token].item(), abs=1e-4)
+        for token, _, logprob in selection.alternatives:
+            assert logprob == pytest.approx(expected[row, token].item(), abs=1e-4)
+
+
+@pytest.mark.contract("POL-2")
+@pytest.mark.parametrize(
+    "order", [("typical_p", "top_k"), ("top_p", "typical_p", "top_k"), ("typical_p", "top_p"), ("top_p", "typical_p")]
+)
+@given(st.integers(0, 10**6), st.floats(1.2, 2))
+@settings(max_examples=40)
+def test_cuts_after_the_best_token_was_left_out_equal_transformers(order, seed, peak):
+    """One token stands out of a flat row, so that it is the least typical, and the ranking has a hole."""
+    rows = random_rows(seed, 2, 24, spread=0.3)
+    rows[:, seed % 24] += peak
+    theirs = rows
+    for name in order:
+        assume(not near_an_edge(name, theirs))
+        theirs = LIBRARY[name][1](None, theirs)
+    mine = tuple(LIBRARY[name][0] for name in order)
+    same_distribution(processed(rows, *mine), theirs)
+    for row, selection in enumerate(decide(logits(rows), [Plan("sample", mine)] * 2, [0.4] * 2)):
+        assert selection.support == (theirs[row] > -INF).sum()
+        assert selection.logprob == pytest.approx(theirs.log_softmax(-1)[row, selection.token].item(), abs=1e-4)
+
+
+# ---- penalties by their formula ----------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("POL-2")
+@given(shapes, st.data(), st.floats(-2, 2), st.floats(-2, 2), st.floats(0.2, 4), st.booleans())
+def test_frequency_and_presence_penalties_are_their_plain_formula(shape, data, frequency, presence, warmth, late):
+    """Score minus count times frequency, minus presence where the count is not 0; after a temperature they keep their
+    size.
+    """
+    rows = random_rows(*shape)
+    texts = [data.draw(written(shape[2])) for _ in range(len(rows))]
+    for scope in SCOPES:
+        edits = (FrequencyPenalty(frequency, scope), PresencePenalty(presence, scope))
+        plan = (Temperature(warmth), *edits) if late else (*edits, Temperature(warmth))
+        expected = rows.double() / warmth if late else rows.double()
+        for row, (prompt, output) in enumerate(texts):
+            counted = {"prompt": prompt, "output": output, "both": prompt + output}[scope]
+            for token in set(counted):
+                expected[row, token] -= frequency * counted.count(token) + presence
+        expected = expected if late else expected / warmth
+        pasts = [past_of(Plan("sample", plan), *text) for text in texts]
+        same_distribution(processed(rows, *plan, pasts=pasts), expected)
+
+
+@pytest.mark.contract("POL-2")
+@given(st.data(), st.integers(1, 4), st.sampled_from(SCOPES))
+def test_an_ngram_of_the_scope_is_not_completed_again(data, size, scope):
+    """By definition: the last tokens and the next one are no sequence that lies within the scope."""
+    prompt, output = data.draw(written(9))
+    within = {"prompt": prompt, "output": output, "both": prompt + output}[scope]
+    there = {tuple(within[at : at + size]) for at in range(len(within) - size + 1)}
+    text = prompt + output
+    ends = text[len(text) - size + 1 :] if len(text) >= size - 1 else None
+    expected = {token for token in range(9) if ends is not None and (*ends, token) in there}
+    plan = NoRepeatNgram(size, scope)
+    past = past_of(Plan("greedy", (plan,)), prompt, output)
+    left = edit(logits(torch.zeros(1, 9)), [[plan]], [Beside(past)]).values[0]
+    assert {token for token in range(9) if left[token] == -INF} == expected
+
+
+# ---- edges -------------------------------------------------------------------------------------------------------
+
+ROW = [1.0, 4.0, 2.0, 3.0, 4.0]
+EDGES = {
+    "min_p 0 is off": (MinP(0), 5),
+    "min_p tiny": (MinP(5e-324), 5),
+    "min_p 1 keeps the best and its equals": (MinP(1), 2),
+    "typical_p 0 keeps the most typical alone": (TypicalP(0), 1),
+    "typical_p tiny": (TypicalP(5e-324), 1),
+    "typical_p 1 is off": (TypicalP(1), 5),
+    "repetition_penalty 1 is off": (RepetitionPenalty(1, "both"), 5),
+    "repetition_penalty tiny": (RepetitionPenalty(5e-324, "both"), 5),
+    "repetition_penalty huge": (RepetitionPenalty(1e300, "both"), 5),
+    "frequency_penalty 0 is off": (FrequencyPenalty(0, "both"), 5),
+    "frequency_penalty huge": (FrequencyPenalty(1e300, "both"), 5),
+    "presence_penalty of the other sign": (PresencePenalty(-1e300, "both"), 5),
+    "ngrams longer than the text are off": (NoRepeatNgram(9, "both"), 5),
+    "ngrams of 1 bar what was there": (NoRepeatNgram(1, "both"), 2),
+    "bias 0 changes nothing": (LogitBias(((3, 0.0),)), 5),
+    "bias beyond float32": (LogitBias(((3, 1e300), (0, -1e300))), 5),
+    "one allowed token": (AllowedTokens((2,)), 1),
+    "min_new_tokens over": (MinNewTokens(2, (1, 4)), 5),
+    "min_new_tokens not over": (MinNewTokens(4, (1, 4)), 3),
+    "forced at another step": (ForcedTokens(((0, 2),)), 5),
+    "forced now": (ForcedTokens(((3, 2),)), 1),
+}
+
+
+@pytest.mark.contract("POL-3")
+@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_each_numeric_edge_of_an_edit_has_one_meaning(name, dtype):
+    transform, support = EDGES[name]
+    row = torch.tensor(ROW, dtype=dtype)
+    text = {"prompt": [1, 3], "output": [3, 0, 1]}
+    for family, unit in (("greedy", None), ("sample", 0.5)):
+        selection = one(row, Plan(family, (transform,)), unit, **text)
+        assert selection.support == support
+        assert all(map(math.isfinite, (selection.logprob, selection.logprob_raw, selection.margin)))
+    if "off" in name or "nothing" in name or ("over" in name.split()[-1:] and "not" not in name):
+        assert one(row, Plan("sample", (transform,)), 0.7, **text) == one(row, Plan("sample"), 0.7)
+
+
+@pytest.mark.contract("POL-3")
+@pytest.mark.parametrize(
+    "make",
+    [
+        *[lambda value=value: MinP(value) for value in (-0.1, 1.1, math.nan, True)],
+        *[lambda value=value: TypicalP(value) for value in (-0.1, 1.1, math.nan, "1")],
+        *[lambda value=value: RepetitionPenalty(value, "both") for value in (0, -1, INF, math.nan)],
+        *[lambda value=value: FrequencyPenalty(value, "both") for value in (INF, math.nan, True)],
+        *[lambda value=value: PresencePenalty(value, "both") for value in (INF, math.nan, None)],
+        *[lambda value=value: NoRepeatNgram(value, "both") for value in (0, 1.0, True)],
+        lambda: LogitBias(((1, math.nan),)),
+    ],
+)
+def test_a_number_without_a_meaning_is_refused(make):
+    with pytest.raises(SchemaViolation, match=r"^policy\."):
+        make()
+
+
+CUTS = [TopK(1), TopK(7), TopP(0), TopP(1e-300), TopP(0.5), MinP(1), MinP(0.5), MinP(1e-300)]
+
+
+@pytest.mark.contract("POL-3")
+@given(shapes, st.sampled_from(CUTS), st.floats(1e-5, 50), st.sampled_from([torch.float16, torch.float32]))
+def test_the_best_token_survives_every_cut_by_score_at_any_temperature(shape, cut, warmth, dtype):
+    row = random_rows(*shape)[:1].to(dtype)
+    plan = Plan("sample", (Temperature(warmth), cut)).settled(shape[2])
+    assert processed(row, *plan)[0, int(row.argmax())] > -INF
+
+
+@pytest.mark.contract("POL-3")
+@given(shapes, st.sampled_from([0.0, 1e-300, 0.2, 0.9]), st.floats(1e-5, 50))
+def test_the_most_typical_token_always_survives(shape, value, warmth):
+    rows = random_rows(*shape)
+    logs = (rows.double() / warmth).log_softmax(-1)
+    deviation = (-logs + (logs.exp() * logs).nansum(-1, keepdim=True)).abs()
+    left = processed(rows, Temperature(warmth), TypicalP(value))
+    nearest = deviation.amin(-1)
+    assert torch.allclose(deviation.masked_fill(left == -INF, INF).amin(-1), nearest, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.contract("POL-3")
+@pytest.mark.parametrize("transform", [t for t, _ in EDGES.values()])
+def test_no_edit_leaves_the_range_of_its_type(transform):
+    """The largest scores there are, before any edit and both penalties."""
+    largest = torch.finfo(torch.float32).max
+    row = torch.tensor([largest, -largest, largest, 0.0, -largest])
+    for family, unit in (("greedy", None), ("sample", 0.5)):
+        selection = one(row, Plan(family, (transform,), 2), unit, [0, 1], [3, 4, 1])
+        assert all(map(math.isfinite, (selection.logprob, selection.logprob_raw)))
+
+
+# ---- ties --------------------------------------------------------------------------------------------------------
+
+tied_rows = st.lists(st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0, 2.0]), min_size=1, max_size=40)
+
+
+@pytest.mark.contract("POL-4")
+@given(tied_rows, st.floats(0, 1), st.booleans())
+def test_typical_p_keeps_the_shortest_prefix_of_its_ranking_and_of_equals_the_lowest_ids(row, p, ranked_before):
+    values = torch.tensor([row])
+    logs = values[0].double().log_softmax(-1)
+    deviation = (-logs + (logs.exp() * logs).sum()).abs()
+    ranking = sorted(range(len(row)), key=lambda token: (round(deviation[token].item(), 9), token))
+    before = (TopK(len(row)),) if ranked_before else ()
+    mine = processed(values, *before, TypicalP(p))[0]
+    kept = [token for token in range(len(row)) if mine[token] > -INF]
+    mass = logs.exp()[ranking].cumsum(-1)
+    assert kept == sorted(ranking[: len(kept)])
+    assert len(kept) == 1 or mass[len(kept) - 2] < p + 1e-9
+    assert len(kept) == len(row) or mass[len(kept) - 1] > p - 1e-9
+
+
+@pytest.mark.contract("POL-4")
+@given(tied_rows, st.data())
+def test_greedy_takes_the_best_of_the_edited_scores_and_of_equals_the_lowest_id(row, data):
+    token = st.integers(0, len(row) - 1)
+    biases = data.draw(st.dictionaries(token, st.sampled_from([-2.0, 0.5, 1.5, 2.0]), max_size=6))
+    banned = data.draw(st.sets(token, max_size=len(row) - 1))
+    plan = Plan("greedy", (LogitBias(tuple(biases.items())), BannedTokens(tuple(banned))))
+    edited = [score + biases.get(token, 0.0) for token, score in enumerate(row)]
+    left = [token for token in range(len(row)) if token not in banned]
+    selection = one(row, plan)
+    assert selection.token == min(left, key=lambda token: (-edited[token], token))
+    assert selection.support == len(left)
+    assert (selection.unit_draw, selection.start, selection.end) == (None, None, None)
+
+
+@pytest.mark.contract("POL-4")
+def test_greedy_tells_scores_apart_that_weigh_the_same():
+    """Scores so near that their probabilities are equal numbers: the better one is taken, not the lower id."""
+    row = [1e-20, 3e-20, 2e-20]
+    assert one(row, Plan("greedy", (BannedTokens(()),))).token == 1
+    assert one(row, Plan("greedy", (BannedTokens((1,)),))).token == 2
+
+
+@pytest.mark.contract("POL-3", "POL-4")
+@given(shapes, st.floats(0, 1e-5, exclude_max=True), st.floats(0, 1, exclude_max=True))
+def test_a_tiny_temperature_is_greedy_after_any_edit(shape, warmth, unit):
+    row = random_rows(*shape)[0]
+    edits = (LogitBias(((0, 3.0),)), PresencePenalty(2.0, "both"))
+    cold = one(row, Plan("sample", (*edits, Temperature(warmth))), unit, [1, 0], [1])
+    greedy = one(row, Plan("greedy", edits), None, [1, 0], [1])
+    assert (cold.token, cold.support, cold.logprob) == (greedy.token, 1, 0.0)
+
+
+# ---- order and faults --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("POL-2")
+def test_transforms_are_applied_in_the_order_given():
+    row = [3.0, 2.0, 1.0, 0.0]
+    bias, cut = LogitBias(((2, 5.0),)), TopK(1)
+    assert one(row, Plan("sample", (cut, bias)), 0.5).token == 0
+    assert one(row, Plan("sample", (bias, cut)), 0.5).token == 2
+    # A bias before the temperature is divided with the score, and after it is not.
+    for plan, shift in (((bias, Temperature(2.0)), 2.5), ((Temperature(2.0), bias), 5.0)):
+        logs = torch.tensor([1.5, 1.0, 0.5 + shift, 0.0], dtype=torch.float64).log_softmax(-1)
+        assert torch.allclose(processed(torch.tensor([row]), *plan)[0], logs)
+
+
+def test_a_removed_token_stays_removed_but_for_the_one_that_is_forced():
+    row = [3.0, 2.0, 1.0]
+    ban = BannedTokens((0,))
+    for later in (LogitBias(((0, 1e4),)), RepetitionPenalty(1e-3, "both"), PresencePenalty(-1e4, "both"), TopK(2)):
+        assert one(row, Plan("greedy", (ban, later)), None, [0], [0]).token == 1
+    forced = one(row, Plan("greedy", (ban, ForcedTokens(((1, 0),)))), None, [0], [2])
+    assert (forced.token, forced.support, forced.logprob) == (0, 1, 0.0)
+    assert forced.logprob_raw < 0
+
+
+@pytest.mark.contract("FSM-10", "POL-2")
+@given(
+    st.permutations([AllowedTokens((2, 3)), BannedTokens((2, 3, 4)), LogitBias(((2, 1.0),)), TopK(3), MinP(0.1)]),
+    st.sampled_from(["greedy", "sample"]),
+    st.integers(0, 3),
+)
+def test_a_row_without_a_token_left_is_a_fault_of_that_row_alone(order, family, logprobs):
+    row = [0.0, 0.5, 1.0, 1.5, 2.0]
+    mates = [Plan("greedy"), Plan("sample", (TopP(0.9),), 2)]
+    plans = [mates[0], Plan(family, tuple(order), logprobs), mates[1]]
+    units = [None, 0.3 if family == "sample" else None, 0.3]
+    first, fault, last = decide(logits([row] * 3), plans, units)
+    assert isinstance(fault, NoTokenLeft)
+    assert fault.code == "no_token_left"
+    assert [first, last] == decide(logits([row] * 2), mates, [None, 0.3])
+
+
+@pytest.mark.contract("POL-2")
+@given(shapes, st.data(), st.sampled_from([(), (Temperature(0.7), TopK(3)), (LogitBias(((0, 2.0),)), MinP(0.1))]))
+def test_a_mask_of_the_step_is_a_list_of_allowed_tokens_of_each_row(shape, data, later):
+    """Whatever comes after it; an empty one is the row's own fault, also where no row has a token."""
+    rows, size = random_rows(*shape), shape[2]
+    masks = [np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size))) for _ in rows]
+    masked = decide(
+        logits(rows), [Plan("greedy", (MaskedTokens(), *later), 2)] * len(rows), [None] * len(rows), masks=masks
+    )
+    for row, mask in enumerate(masks):
+        if mask.any():
+            listed = Plan("greedy", (AllowedTokens(tuple(np.flatnonzero(mask).tolist())), *later), 2)
+            assert masked[row] == one(rows[row], listed)
+        else:
+            assert isinstance(masked[row], NoTokenLeft)
+
+
+def test_a_mask_that_is_missing_or_of_another_size_is_refused():
+    plan = Plan("greedy", (MaskedTokens(),))
+    for masks in (None, [None], [np.ones(3, dtype=bool)], [np.ones(2, dtype=bool)] * 2):
+        with pytest.raises(WrongScores, match="mask"):
+            decide(logits([[0.0, 1.0]]), [plan], [None], masks=masks)
+
+
+def test_a_row_that_looks_back_must_bring_its_history():
+    plan = Plan("greedy", (PresencePenalty(1.0, "both"),))
+    with pytest.raises(WrongScores, match="history"):
+        decide(logits([[0.0, 1.0]]), [plan], [None])
+    with pytest.raises(WrongScores, match="2 pasts"):
+        decide(logits([[0.0, 1.0]]), [plan], [None], pasts=[None, None])
+
+
+def test_the_scores_are_left_as_they_were():
+    rows = random_rows(8, 2, 64)
+    for dtype, (transform, _) in itertools.product((torch.float32, torch.float64, torch.float16), EDGES.values()):
+        given_rows = rows.to(dtype)
+        before = given_rows.clone()
+        plan = Plan("sample", (transform,))
+        decide(logits(given_rows), [plan] * 2, [0.5] * 2, pasts=[past_of(plan, [1, 3], [3, 0, 1])] * 2)
+        assert torch.equal(given_rows, before)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import BrokenInvariant, LostTenure, Transient
+from ..fsm.errors import BrokenInvariant, LostTenure
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step
-from ..fsm.ports import Append, Durable, EventLog
+from ..fsm.ports import EventLog
 from ..fsm.receipt import Selection
 from ..fsm.rng import unit_draws
-from ..fsm.state import State
-from ..fsm.transcript import Emission
 from ..fsm.transition import (
     CloseRequest,
     Command,
@@ -36,17 +33,12 @@ from .policy.decide import Decision, decide
 from .policy.grammar import LIBRARY, Parser, grammars_of
 from .policy.kinds import Mask
 from .policy.scores import Logits, VocabularyAxis
-from .writer import Writer
-
-APPEND_TRIES = 4
+from .writer import APPEND_TRIES, JobStep, Sink, Turn, Writer
 
 BESIDE_CALL_MS = 1.0
 BESIDE_JOBS_MAX = 16
 """An append runs beside the next call where that call is long, or the jobs are few. With many jobs and short calls two
 threads want the interpreter all the time, and passing it between them costs more than the sync that they hide."""
-
-Sink = Callable[[str, Sequence[Emission], State], None]
-"""Receives what a job has made visible, after it is durable. What it raises does not touch the job."""
 
 Interruptions = Callable[[], Mapping[str, Sequence[FinishReason]]]
 """Jobs that are to end now, with the reasons; asked after the model calls of a turn and before its decisions."""
@@ -73,9 +65,8 @@ class Engine:
         self.jobs: dict[str, Job] = {}
         self.model = model
         self._log = log
-        self._sink = sink
         self._batcher = Batcher(model, form)
-        self._writer: Writer[list[LostTenure]] = Writer()
+        self._writer = Writer(log, sink)
         self._beside = beside
         self._call_ms = 0.0
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
@@ -89,7 +80,7 @@ class Engine:
         job.parser = self._parser(job)
         recorded = self.model.recorded if job.parser is None else (*self.model.recorded, LIBRARY)
         start = StartAttempt(job.claim.fence, worker, tuple(sorted(recorded)))
-        self._publish(job, patiently(lambda: job.record(self._log, start), APPEND_TRIES), job.state)
+        patiently(lambda: job.record(self._log, start), APPEND_TRIES)
         if not job.state.status.terminal:
             self.jobs[job.name] = job
 
@@ -116,35 +107,57 @@ class Engine:
         """One turn for every job in hand; what it appends is durable when `settle` or the next turn returns.
 
         Jobs whose end is durable are let go of, as are jobs that were lost, which are returned. Raises a store error
-        where an append failed as a whole; the jobs are then ahead of their logs: drop them.
+        where an append failed as a whole; the jobs are then ahead of their logs, and the engine is of no further use.
         """
         # A lane that is to be rebuilt needs every token before it, the newest ones too.
         lost = self.settle() if any(job.lane is None for job in self.jobs.values()) else []
         proposals = self._proposals(interruptions)
+        if not proposals:
+            return lost + self.settle()
+        if self._beside or (self._beside is None and self._overlaps(len(proposals))):
+            self._writer.put(self._advanced(proposals))
+            return lost + self._wait(ahead=1)
         lost += self.settle()
-        lost += self._append([(job, proposal) for job, proposal in proposals if job.name in self.jobs])
-        return lost
+        return lost + self._let_go(self._writer.write(self._advanced(proposals)))
 
     def settle(self) -> list[LostTenure]:
-        """Wait for the append that is under way; see `turn` for what it returns and raises."""
-        return self._let_go(self._writer.end()) if self._writer.busy else []
+        """Wait for the appends that are under way; see `turn` for what it returns and raises."""
+        return self._wait(ahead=0)
+
+    def _wait(self, ahead: int) -> list[LostTenure]:
+        lost: list[LostTenure] = []
+        while self._writer.outstanding > ahead:
+            lost += self._writer.wait()
+        return self._let_go(lost)
 
     def _let_go(self, lost: list[LostTenure]) -> list[LostTenure]:
-        """Drop the jobs that a durable turn has ended, and those that it has lost."""
+        """Drop the jobs whose end is durable, and those that were lost."""
         for loss in lost:
             self.drop(loss.job)
-        for name in [name for name, job in self.jobs.items() if job.state.status.terminal]:
+        for name in [name for name, job in self.jobs.items() if job.ended]:
             self.drop(name)
         return lost
 
     def close(self) -> list[LostTenure]:
-        """Wait for the append that is under way, and let go of every job; see `turn`."""
+        """Wait for the appends that are under way, and let go of every job; see `turn`."""
         try:
             return self.settle()
         finally:
             for name in list(self.jobs):
                 self.drop(name)
             self._writer.close()
+
+    def _overlaps(self, jobs: int) -> bool:
+        return self._call_ms >= BESIDE_CALL_MS or jobs <= BESIDE_JOBS_MAX
+
+    def _advanced(self, proposals: Sequence[tuple[Job, Proposal]]) -> Turn:
+        """The proposals as a turn for the writer; their jobs go on from there."""
+        turn: list[JobStep] = []
+        for job, proposal in proposals:
+            if job.name in self.jobs:
+                turn.append(JobStep(job, proposal, job.state))
+                job.advance(proposal)
+        return turn
 
     def _proposals(self, interruptions: Interruptions | None) -> list[tuple[Job, Proposal]]:
         """What each job's next step would append."""
@@ -221,48 +234,6 @@ class Engine:
         standing = None if result.job.parser is None else result.job.parser.take(token)
         issue = IssueDecision(selection, text.pieces[token], text.is_special(token), structure=standing)
         return (result.command, issue, CommitOutput())
-
-    def _append(self, proposals: Sequence[tuple[Job, Proposal]]) -> list[LostTenure]:
-        """Send the turn to the writer, or write it here where no call would hide the sync, and go on from there."""
-        if not proposals:
-            return []
-        appends = [job.append_of(proposal) for job, proposal in proposals]
-        for job, proposal in proposals:
-            job.advance(proposal)
-        durable = patiently(lambda: self._log.begin(appends), APPEND_TRIES)
-        write = partial(self._write, proposals, appends, durable)
-        if self._beside or (self._beside is None and self._overlaps(len(appends))):
-            self._writer.begin(write)
-            return []
-        return self._let_go(write())
-
-    def _overlaps(self, jobs: int) -> bool:
-        return self._call_ms >= BESIDE_CALL_MS or jobs <= BESIDE_JOBS_MAX
-
-    def _write(
-        self, proposals: Sequence[tuple[Job, Proposal]], appends: Sequence[Append], durable: Durable
-    ) -> list[LostTenure]:
-        """The writer's part of a turn: wait until it is durable, then take it over and publish it, job by job."""
-        try:
-            results = durable()
-        except Transient:
-            results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
-        lost: list[LostTenure] = []
-        for (job, proposal), result in zip(proposals, results, strict=True):
-            try:
-                self._publish(job, job.settle(proposal, result), proposal.state)
-            except LostTenure as loss:
-                lost.append(loss)
-        return lost
-
-    def _publish(self, job: Job, emissions: Sequence[Emission], state: State) -> None:
-        if self._sink is None or job.detached or not emissions:
-            return
-        try:
-            self._sink(job.name, emissions, state)
-        except Exception:
-            # The declared policy is to detach: the reader can come back to the log at any sequence number.
-            job.detached = True
 
 
 def _rows(results: Sequence[Called]) -> Tensor:

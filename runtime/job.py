@@ -32,6 +32,7 @@ class Job:
     parser             where the output stands in the request's grammar, if it has one; it moves with `token`
     history            what the plan looks back on, where it does; it too moves with `token`
     deadline_ms        when it is to end as timed out, in ms since 1970, if ever
+    lost               another tenure has it: nothing more is appended to it from here
     detached           its reader failed: nothing more is published to it from here
     """
 
@@ -45,6 +46,7 @@ class Job:
     parser: Parser | None = None
     deadline_ms: int | None = None
     detached: bool = False
+    lost: bool = False
     history: History | None = None
 
     @classmethod
@@ -68,19 +70,25 @@ class Job:
     def name(self) -> str:
         return self.claim.job
 
+    @property
+    def ended(self) -> bool:
+        """Whether its end is durable."""
+        state = self.transcript.state
+        return state is not None and state.status.terminal
+
     def propose(self, *commands: Command) -> Proposal:
         """What `commands` would append, and lead to; nothing has happened yet."""
         return transitions(self.state, commands)
 
-    def append_of(self, proposal: Proposal) -> Append:
-        """The proposal as one conditional append."""
+    def append_of(self, proposal: Proposal, base: State) -> Append:
+        """The proposal, made in state `base`, as one conditional append at the end of what is durable."""
         state = proposal.state
         ending = state.ending
         return Append(
             job=self.name,
             expected=self.head,
             fence=self.claim.fence,
-            key=self._key(proposal.events),
+            key=self._key(proposal.events, base),
             events=proposal.events,
             status=state.status,
             output=state.frontier.output,
@@ -117,16 +125,16 @@ class Job:
         proposal = self.propose(*commands)
         if not proposal.events:
             return ()
-        emissions = self.settle(proposal, log.append([self.append_of(proposal)])[0])
+        emissions = self.settle(proposal, log.append([self.append_of(proposal, self.state)])[0])
         self.advance(proposal)
         return emissions
 
-    def _key(self, events: Sequence[Event]) -> bytes:
+    def _key(self, events: Sequence[Event], base: State) -> bytes:
         """The decision receipt's id, or a digest of what the command is and where it stands."""
         for event in events:
             if isinstance(event, DecisionMade):
                 return event.receipt.receipt_id
-            if isinstance(event, OutputCommitted) and self.state.receipt is not None:
-                return self.state.receipt.receipt_id
+            if isinstance(event, OutputCommitted) and base.receipt is not None:
+                return base.receipt.receipt_id
         place = f"{self.name}/{self.claim.fence}/{events[0].tag}".encode()
         return sha256(COMMAND_DOMAIN + self.head.chain + place).digest()

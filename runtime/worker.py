@@ -12,10 +12,11 @@ from functools import partial
 from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.ports import CANCEL, Claim, Clock, Store
-from .engine import Engine, Sink
+from .engine import Engine
 from .job import Job
 from .model import Model
 from .patience import patiently
+from .writer import Sink
 
 TRIES = 4
 

@@ -1,58 +1,152 @@
-"""A thread that waits for the disk, so that the crank need not."""
+"""The writer: makes turns durable, in order, and publishes them; on a thread of its own, or in place."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from queue import SimpleQueue
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Generic, TypeVar
+from typing import NamedTuple
 
-Result = TypeVar("Result")
+from ..fsm.errors import BrokenInvariant, LostTenure, Transient
+from ..fsm.ports import Append, Durable, EventLog
+from ..fsm.state import State
+from ..fsm.transcript import Emission
+from ..fsm.transition import Proposal
+from .job import Job
+from .patience import patiently
+
+APPEND_TRIES = 4
+
+Sink = Callable[[str, Sequence[Emission], State], None]
+"""Receives what a job has made visible, after it is durable. What it raises does not touch the job."""
 
 
-class Writer(Generic[Result]):
-    """Does one piece of work at a time beside its owner.
+class JobStep(NamedTuple):
+    """One job's part of a turn: what is to be appended, and the state in which it was proposed."""
 
-    Two queues and no future: what wakes the two threads in every turn is most of what the overlap costs.
+    job: Job
+    proposal: Proposal
+    base: State
+
+
+Turn = Sequence[JobStep]
+Outcome = list[LostTenure] | BaseException
+
+
+class Begun(NamedTuple):
+    """A turn whose statements are executed: what is left is the wait for the disk."""
+
+    steps: Turn
+    appends: Sequence[Append]
+    durable: Durable
+
+
+class Writer:
+    """Takes turns from one crank, which may be one turn ahead.
+
+    Threads cost what they wake each other for. So the thread begins a turn that is waiting before it says what became
+    of the one before: the crank sleeps while the interpreter is needed here, and computes while the disk is waited for.
+    After a turn has failed as a whole no further one is taken: they would follow on what is not there.
+
+    outstanding  turns that were put and not waited for
     """
 
-    def __init__(self) -> None:
-        self._work: SimpleQueue[Callable[[], Result] | None] = SimpleQueue()
-        self._done: SimpleQueue[tuple[Result] | BaseException] = SimpleQueue()
+    def __init__(self, log: EventLog, sink: Sink | None) -> None:
+        self._log = log
+        self._sink = sink
+        self._turns: SimpleQueue[Turn | None] = SimpleQueue()
+        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self._thread: Thread | None = None
-        self.busy = False
+        self.outstanding = 0
 
-    def begin(self, work: Callable[[], Result]) -> None:
-        """Start `work`; the one before must have been ended."""
+    def put(self, turn: Turn) -> None:
+        """Have the thread write a turn after those before."""
         if self._thread is None:
-            self._thread = Thread(target=_serve, args=(self._work, self._done), name="writer", daemon=True)
+            self._thread = Thread(target=self._serve, name="writer", daemon=True)
             self._thread.start()
-        self.busy = True
-        self._work.put(work)
-        # Hands the interpreter over: the wait for the disk begins now, and not when this thread next lets go of it.
-        time.sleep(0)
+        self.outstanding += 1
+        self._turns.put(turn)
 
-    def end(self) -> Result:
-        """Wait for the work that was begun: its result, or what it raised."""
-        done = self._done.get()
-        self.busy = False
-        if isinstance(done, BaseException):
-            raise done
-        return done[0]
+    def wait(self) -> list[LostTenure]:
+        """Wait until the oldest outstanding turn is durable and published: the jobs that it has lost.
+
+        Raises the store's error where it failed as a whole; then none is outstanding any more.
+        """
+        outcome = self._outcomes.get()
+        self.outstanding -= 1
+        if isinstance(outcome, BaseException):
+            while self.outstanding:
+                self._outcomes.get()
+                self.outstanding -= 1
+            raise outcome
+        return outcome
+
+    def write(self, turn: Turn) -> list[LostTenure]:
+        """Write a turn here and now; none is outstanding. As `wait`."""
+        return self._finish(self._begin(turn))
 
     def close(self) -> None:
-        """End the thread, which must not be busy; idempotent."""
+        """End the thread; none is outstanding. Idempotent."""
         if self._thread is not None:
-            self._work.put(None)
+            self._turns.put(None)
             self._thread.join()
             self._thread = None
 
+    def _serve(self) -> None:
+        failure: BaseException | None = None
+        before: Outcome | None = None  # of the turn before, not said yet
+        while True:
+            try:
+                turn = self._turns.get_nowait()
+            except Empty:
+                if before is not None:
+                    self._outcomes.put(before)
+                    before = None
+                turn = self._turns.get()
+            if turn is None:
+                return
+            begun: Begun | None = None
+            try:
+                begun = self._begin(turn) if failure is None else None
+            except BaseException as error:
+                failure = error
+            if before is not None:
+                self._outcomes.put(before)
+            try:
+                before = failure if begun is None else self._finish(begun)
+            except BaseException as error:
+                before = failure = error
 
-def _serve(work: SimpleQueue[Callable[[], Result] | None], done: SimpleQueue[tuple[Result] | BaseException]) -> None:
-    while (each := work.get()) is not None:
+    def _begin(self, turn: Turn) -> Begun:
+        """Do what must be done before the wait for the disk. Jobs that are lost by now have no part in it."""
+        steps = [step for step in turn if not step.job.lost]
+        for job, _, base in steps:
+            if job.transcript.state is not base:
+                raise BrokenInvariant(clause="LOG-4", reason=f"a step of job {job.name} does not follow on its log")
+        appends = [step.job.append_of(step.proposal, step.base) for step in steps]
+        return Begun(steps, appends, patiently(lambda: self._log.begin(appends), APPEND_TRIES))
+
+    def _finish(self, begun: Begun) -> list[LostTenure]:
+        """Wait until the turn is durable, then take it over and publish it, job by job."""
+        steps, appends, durable = begun
         try:
-            done.put((each(),))
-        except BaseException as error:
-            done.put(error)
-        del each  # it may hold a whole turn, and the next one may be long in coming
+            results = durable()
+        except Transient:
+            results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
+        lost: list[LostTenure] = []
+        for (job, proposal, _), result in zip(steps, results, strict=True):
+            try:
+                self._publish(job, job.settle(proposal, result), proposal.state)
+            except LostTenure as loss:
+                job.lost = True
+                lost.append(loss)
+        return lost
+
+    def _publish(self, job: Job, emissions: Sequence[Emission], state: State) -> None:
+        if self._sink is None or job.detached or not emissions:
+            return
+        try:
+            self._sink(job.name, emissions, state)
+        except Exception:
+            # The declared policy is to detach: the reader can come back to the log at any sequence number.
+            job.detached = True

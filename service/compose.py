@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..fsm.admission import check, check_runtime
 from ..fsm.ports import Store
-from ..runtime.engine import Sink
 from ..runtime.job import Job
 from ..runtime.model import Model
 from ..runtime.worker import Notice, Pace, Worker
+from ..runtime.writer import Sink
 from .database import now_ms
 from .incarnation import dead_workers, new_worker_name
 from .models import Models

@@ -26,8 +26,10 @@ class Held:
         self.through = threading.Event()
         self.through.set()
         self.failure = None
+        self.begun = 0
 
     def begin(self, batch):
+        self.begun += 1
         durable = self._store.begin(batch) if self.failure is None else self._fail
 
         def wait():
@@ -89,7 +91,12 @@ def test_what_a_failed_append_invalidates_is_dropped_and_the_job_ends_with_the_s
     made.turn()
     with pytest.raises(DatabaseUnavailable):
         made.turn()
+    # The disk is back, and the crank has steps that would follow on what is not there: none of them is taken.
+    log.failure, begun = None, log.begun
+    with pytest.raises(DatabaseUnavailable):
+        turn(made, 2)
     made.close()
+    assert log.begun == begun
     assert not made.jobs
     assert seen == transcript(store, job).emissions
     assert len(seen) == turns

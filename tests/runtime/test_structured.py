@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript
+from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
 
 from decodelog.fsm.errors import BrokenInvariant, GrammarRefused, NotAdmissible
 from decodelog.fsm.events import AttemptStarted, DecisionMade
@@ -214,7 +214,7 @@ def forged(store, of) -> str:
 def test_a_log_whose_tokens_are_not_of_its_grammar_is_not_taken_in_hand(store):
     of = model("ab")
     job = forged(store, of)
-    engine(store, of, job, worker="second").turn()  # the recorded receipt is committed, whatever it holds
+    turn(engine(store, of, job, worker="second"))  # the recorded receipt is committed, whatever it holds
     with pytest.raises(BrokenInvariant, match="grammar"):
         engine(store, of, job, worker="third")
 

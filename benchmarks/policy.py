@@ -42,12 +42,12 @@ def policy(rounds: int, note: Callable[[str], None]) -> Figures:
     """A decision for each of 64 rows over 49,152 tokens, over processors, softmax and multinomial on the same rows."""
     note(f"{ROWS} rows over {VOCABULARY:,} tokens, {rounds} rounds each")
     figures: Figures = {}
-    for name, pairs in (("usual", USUAL), ("edited", (BIAS, PENALTY, *USUAL))):
+    for name, pairs in (("", USUAL), ("_edited", (BIAS, PENALTY, *USUAL))):
         with one_thread():
             mine, theirs = sides_of(pairs)
             times = take_turns({"mine": mine, "theirs": theirs}, rounds)
-        figures |= medians({f"policy_{name}_ms": times["mine"], f"processors_{name}_ms": times["theirs"]})
-        figures[f"policy_ratio_{name}"] = median_ratio(times["mine"], times["theirs"])
+        figures |= medians({f"policy{name}_ms": times["mine"], f"processors{name}_ms": times["theirs"]})
+        figures[f"policy_ratio{name}"] = median_ratio(times["mine"], times["theirs"])
     return figures
 
 

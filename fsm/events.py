@@ -6,7 +6,7 @@ them together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -171,9 +171,13 @@ Entry = Event | TokenStep
 """What the log of a job is read as: an event, or the three of a step."""
 
 
-def count(entries: Iterable[Entry]) -> int:
+def count(entries: Sequence[Entry]) -> int:
     """How many events the entries are."""
-    return sum([STEP_EVENTS if isinstance(entry, TokenStep) else 1 for entry in entries])
+    events = len(entries)
+    for entry in entries:
+        if isinstance(entry, TokenStep):
+            events += STEP_EVENTS - 1
+    return events
 
 
 def expand(entries: Iterable[Entry]) -> tuple[Event, ...]:

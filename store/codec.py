@@ -266,7 +266,7 @@ _NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
 def _to_step(fields: Fields, key: bytes) -> TokenStep:
     """The events of an ordinary step, all at version 1, which is the newest of each."""
     _, tokens, lanes, step, branch, piece, marks, token, support, packed = fields
-    hidden, structure = unmarked(marks)
+    hidden, structure = (marks, None) if marks is False else unmarked(marks)
     if len(packed) == _GREEDY.size:
         scores, state, raw, logprob, margin = _GREEDY.unpack(packed)
         selection = Selection(token, support, raw, logprob, margin)

@@ -95,32 +95,32 @@ def test_each_maximal_ill_formed_subpart_becomes_one_replacement(row):
 
 
 def test_half_an_emoji_is_never_shown():
-    """mlc-llm#1142: the delta stays empty until the character is complete."""
+    """The delta stays empty until the character is complete."""
     face = "\N{GRINNING FACE}".encode()
     assert stream([face[:1], face[1:2], face[2:]]) == ["", "", "\N{GRINNING FACE}", ""]
 
 
 def test_a_long_stream_of_fragments_stays_bounded_and_correct():
-    """tokenizers#1699: many tokens in a row that yield no text, then text, for as long as one likes."""
+    """Many tokens in a row that yield no text, then text, for as long as one likes."""
     tokens = [bytes([byte]) for byte in "\N{GRINNING FACE}\N{EURO SIGN}a".encode()] * 3000
     deltas = stream(tokens)
     assert "".join(deltas) == "\N{GRINNING FACE}\N{EURO SIGN}a" * 3000
 
 
 def test_an_ill_formed_byte_is_replaced_once_and_later_text_does_not_reopen_it():
-    """vllm#17448: a lone continuation byte or an unfinished lead byte, then a space, then a multi-byte token."""
+    """A lone continuation byte or an unfinished lead byte, then a space, then a multi-byte token."""
     assert stream([b"\x9f", b" ", "\N{EURO SIGN}".encode()]) == ["�", " ", "\N{EURO SIGN}", ""]
     assert stream([b"\xf0\x9f", b" ", "\N{EURO SIGN}".encode()]) == ["", "� ", "\N{EURO SIGN}", ""]
 
 
 def test_characters_of_byte_tokens_each_come_once_with_their_last_byte():
-    """text-generation-inference#333: three byte tokens, an ordinary character, then three and three."""
+    """Three byte tokens, an ordinary character, then three and three."""
     tokens = [bytes([byte]) for byte in "你".encode()] + ["好".encode()] + [bytes([byte]) for byte in "世界".encode()]
     assert stream(tokens) == ["", "", "你", "好", "", "", "世", "", "", "界", ""]
 
 
 def test_a_leading_space_survives_at_every_window():
-    """vllm#984: no window start strips a space, since no window exists."""
+    """No window start strips a space, since no window exists."""
     words = [b"LL", b"Ms", b".", b" It", b" is"]
     for split in range(len(words)):
         assert "".join(stream(words[split:])) == b"".join(words[split:]).decode()

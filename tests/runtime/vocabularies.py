@@ -58,7 +58,7 @@ def unigram(tmp_path_factory: pytest.TempPathFactory) -> TextInterface:
 
 @pytest.fixture(scope="session")
 def split_bytes(tmp_path_factory: pytest.TempPathFactory) -> TextInterface:
-    """A byte-level BPE behind a regular expression; id 300 is nobody's, and score rows are wider than the vocabulary."""
+    """A byte-level BPE behind a regular expression; id 300 is nobody's, and score rows have ten columns more."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ġ", "t"), ("h", "e"), ("Ġt", "he"), ("ð", "Ł"), ("ðŁ", "ĺ"), ("Ã", "©"), ("â", "Ĥ"), ("Ġ", "ð")]
     tokens = [*alphabet, *(left + right for left, right in merges)]

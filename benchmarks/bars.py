@@ -83,6 +83,13 @@ ROWS = (
         lambda f: f["late_over_early"] <= 1.1,
     ),
     Row(
+        "text_us",
+        "{:.1f} us",
+        "a token's way to visible text, four stop strings: the worse of positions 100 and 8,000, SmolLM2's pieces",
+        "<= 5 us",
+        lambda f: f["text_us"] <= 5,
+    ),
+    Row(
         "mask_p99_us",
         "{:.0f} us",
         "a step's grammar mask over 49,152 tokens, 99th percentile: parser, llguidance's mask, guards; JSON schema",

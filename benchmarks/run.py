@@ -21,6 +21,7 @@ from rich.table import Table
 from size import size
 from stream import stream
 from structure import structure
+from text import text
 
 MEASURES: dict[str, tuple[Measure, int]] = {
     "stream": (stream, 5),
@@ -30,6 +31,7 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "position": (position, 5),
     "policy": (policy, 5),
     "structure": (structure, 5),
+    "text": (text, 5),
 }
 """The families of figures: what measures each, and its rounds."""
 

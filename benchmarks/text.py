@@ -1,0 +1,55 @@
+"""(g) From a token's bytes to visible text: detokeniser, stop automaton and horizon, early and late in a stream."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from jobs import seconds
+from measuring import Figures, medians, take_turns
+
+from decodelog.fsm.output.horizon import START, Horizon, advance
+from decodelog.fsm.output.stop_matcher import StopMatcher, compile_stops
+from decodelog.runtime.artifacts import find_model
+from decodelog.runtime.tokenizer import load_text
+from decodelog.service.models import home
+
+MODEL, VOCABULARY = "smollm2-135m-instruct", 49_152
+EARLY, LATE, WINDOW = 100, 8000, 400
+# Begun often and never whole: a stop would end the work that is to be measured.
+STOPS = (b"\n\nUser: 7431", b"</answer-of-no-one>", b"<|im_end|><|im_end|>", b"#### # ####")
+REPEATS = 20
+
+
+def text(rounds: int, note: Callable[[str], None]) -> Figures:
+    """Microseconds a token with four stop strings, around positions 100 and 8,000 of one stream; the greater of them.
+
+    Tokens are drawn from the whole of SmolLM2's vocabulary, so that characters are often cut in two. Both windows get
+    the same ones.
+    """
+    note(f"{rounds} rounds of {WINDOW} tokens around positions {EARLY} and {LATE}")
+    matcher = compile_stops(STOPS)
+    pieces = drawn_pieces(LATE + WINDOW)
+    window = pieces[:WINDOW]
+
+    def at(position: int) -> Callable[[], float]:
+        before = fed(START, matcher, pieces[: position - WINDOW // 8])
+        return lambda: min(seconds(lambda: fed(before, matcher, window)) for _ in range(REPEATS)) / WINDOW * 1e6
+
+    figures = medians(take_turns({"text_early_us": at(EARLY), "text_late_us": at(LATE)}, rounds))
+    return figures | {"text_us": max(figures["text_early_us"], figures["text_late_us"])}
+
+
+def drawn_pieces(count: int) -> list[bytes]:
+    """The bytes of so many tokens of SmolLM2, special ones left out."""
+    interface = load_text(find_model(MODEL, home()), VOCABULARY)
+    ordinary = [piece for index, piece in enumerate(interface.pieces) if not interface.is_special(index)]
+    return random.Random(7).choices(ordinary, k=count)
+
+
+def fed(horizon: Horizon, matcher: StopMatcher, pieces: list[bytes]) -> Horizon:
+    for piece in pieces:
+        horizon, _, match = advance(horizon, matcher, piece)
+        if match is not None:
+            raise RuntimeError("a stop has ended the stream")
+    return horizon

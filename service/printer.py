@@ -42,7 +42,8 @@ def final_line(result: dict[str, Any], seconds: float) -> str:
 
 
 def ending(result: dict[str, Any]) -> str:
-    """The finish reason, or the fault, or the state of a job that goes on."""
+    """The finish reason, or the fault, or the state of a job that goes on; and whether a structure was cut short."""
     if "error" in result:
         return f"failed [{result['error']['code']}] {result['error']['message']}"
-    return str(result["finish_reason"] or result["state"])
+    cut = result["finish_reason"] is not None and result.get("structure_complete") is False
+    return f"{result['finish_reason'] or result['state']}{', the structure is not complete' if cut else ''}"

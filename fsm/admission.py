@@ -23,7 +23,6 @@ Capability = Literal[
     "span_alignment",
     "echo_prompt",
     "prompt_logprobs",
-    "consumer_cancel",
 ]
 """A promise that an envelope may ask for and that a program keeps only where it says so."""
 
@@ -233,7 +232,6 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     _needs("output_token_alignment", lambda envelope: envelope.output.alignment == "token", "token_alignment"),
     _needs("output_span_alignment", lambda envelope: envelope.output.alignment == "span", "span_alignment"),
     _needs("output.echo_prompt", lambda envelope: envelope.output.echo_prompt, "echo_prompt"),
-    _needs("output.consumer_policy", lambda envelope: envelope.output.consumer_policy == "cancel", "consumer_cancel"),
     _needs("output.extras", lambda envelope: bool(envelope.output.extras), "prompt_logprobs"),
     ("output_extra_repeated", lambda situation: _repeated(situation.envelope.output.extras)),
 )

@@ -168,7 +168,10 @@ class Engine:
         begin = time.monotonic()
         called = self._batcher.call([*by_step[Step.CALL], *by_step[Step.DECIDE]])
         self._call_ms = (time.monotonic() - begin) * 1000
-        ended = interruptions() if interruptions is not None else {}
+        ended = dict(interruptions()) if interruptions is not None else {}
+        for job in self.jobs.values():
+            if job.abandoned:
+                ended.setdefault(job.name, [FinishReason.CANCELLED])
 
         proposals: list[tuple[Job, Proposal]] = []
         for job in by_step[Step.COMMIT]:

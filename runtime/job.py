@@ -76,6 +76,11 @@ class Job:
         state = self.transcript.state
         return state is not None and state.status.terminal
 
+    @property
+    def abandoned(self) -> bool:
+        """Whether its reader failed, and its request has it end then."""
+        return self.detached and self.state.spec.envelope.output.consumer_policy == "cancel"
+
     def propose(self, *commands: Command) -> Proposal:
         """What `commands` would append, and lead to; nothing has happened yet."""
         return transitions(self.state, commands)

@@ -148,5 +148,5 @@ class Writer:
         try:
             self._sink(job.name, emissions, state)
         except Exception:
-            # The declared policy is to detach: the reader can come back to the log at any sequence number.
+            # The reader can come back to the log at any sequence number; whether the job goes on, its request says.
             job.detached = True

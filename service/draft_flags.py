@@ -22,7 +22,7 @@ STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_c
 PASSED_ON = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty"),
     *("presence_penalty", "no_repeat_ngram_size", "seed", "logprobs", "min_new_tokens", "deadline_ms"),
-    *("batch_width", "retry_budget"),
+    *("batch_width", "retry_budget", "consumer_policy"),
 )
 
 
@@ -71,6 +71,9 @@ _INCLUDE_STOP = _end("--include-stop", "Keep the stop text in the result.")
 _DEADLINE_MS = _end("--deadline-ms", "End as `timeout` this long after submission.", "MS")
 _BATCH_WIDTH = _running("--batch-width", "Rows of every model call; part of the request (1).", "N")
 _RETRY_BUDGET = _running("--retry-budget", "Failed model calls in a row that the job survives (3).", "N")
+_CONSUMER_POLICY = _running(
+    "--consumer-policy", "What becomes of the job when its reader leaves (detach).", "detach|cancel"
+)
 _IDEMPOTENCY_KEY = _running("--idempotency-key", "The same key and request are the same job, run once.", "KEY")
 
 
@@ -111,6 +114,7 @@ class DraftFlags:
     deadline_ms: Annotated[int | None, _DEADLINE_MS] = None
     batch_width: Annotated[int | None, _BATCH_WIDTH] = None
     retry_budget: Annotated[int | None, _RETRY_BUDGET] = None
+    consumer_policy: Annotated[str | None, _CONSUMER_POLICY] = None
     idempotency_key: Annotated[str | None, _IDEMPOTENCY_KEY] = None
 
     def draft(self) -> Draft:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..fsm.transcript import Emission
@@ -12,11 +13,13 @@ class Printer:
     """Writes what a job makes visible, and after its last item a newline. A reader that leaves is no reason to stop.
 
     silent   write no text
+    cancel   what to do for a job that is not to outlive its reader; None: it goes on
     """
 
-    def __init__(self, silent: bool, tell: terminal.Progress) -> None:
+    def __init__(self, silent: bool, tell: terminal.Progress, cancel: Callable[[], object] | None = None) -> None:
         self._silent = silent
         self._tell = tell
+        self._cancel = cancel
         self._tokens = 0
 
     def __call__(self, emission: Emission) -> None:
@@ -30,7 +33,10 @@ class Printer:
         except BrokenPipeError:
             self._silent = True
             terminal.abandon_stdout()
-            terminal.say("nobody reads standard output any more; the job goes on", style="yellow")
+            what = "goes on" if self._cancel is None else "is cancelled, as its request says"
+            terminal.say(f"nobody reads standard output any more; the job {what}", style="yellow")
+            if self._cancel is not None:
+                self._cancel()
 
 
 def final_line(result: dict[str, Any], seconds: float) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -102,13 +104,24 @@ def _carry(store: Store, models: Models, job: str, json: bool, form: str) -> Non
 
     # Beside text on the same terminal, a line that is written over would be in its way.
     with terminal.progress("starting", shown=json or not sys.stdout.isatty()) as tell:
-        stream = Stream(store, job, Printer(json, tell))
+        stream = Stream(store, job, Printer(json, tell, _on_reader_gone(store, job)))
         if store.row(job).status.terminal:
             stream.catch_up()
             return
         from ..carry import carry
 
         carry(store, models, job, stream, form)
+
+
+def _on_reader_gone(store: Store, job: str) -> Callable[[], object] | None:
+    """What the job's request asks for when its reader leaves: a cancel, or nothing."""
+    from ...fsm.ports import CANCEL, Command
+    from ..reading import transcript_of
+
+    state = transcript_of(store, job).state
+    if state is None or state.spec.envelope.output.consumer_policy == "detach":
+        return None
+    return lambda: store.post(Command(secrets.token_hex(16), job, CANCEL))
 
 
 def _resume_command(job: str, db: str | None) -> str:

@@ -64,7 +64,6 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("output_token_alignment", {"output.alignment": "token"}),
     ("output_span_alignment", {"output.alignment": "span"}),
     ("output.echo_prompt", {"output.echo_prompt": True}),
-    ("output.consumer_policy", {"output.consumer_policy": "cancel"}),
     ("output.extras", {}),
     ("output_extra_repeated", {"output.extras": [{"kind": "prompt_logprobs", "top": 1}] * 2}),
 ]

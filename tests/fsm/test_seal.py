@@ -310,7 +310,6 @@ def test_a_prompt_is_never_cut() -> None:
         {"alignment": "token"},
         {"alignment": "span"},
         {"echo_prompt": True},
-        {"consumer_policy": "cancel"},
         {"prompt_logprobs": 0},
     ],
 )

@@ -296,6 +296,27 @@ def test_a_reader_that_fails_is_left_and_the_job_goes_on(store):
     assert result(store, job)["text"] == "Hello"
 
 
+@pytest.mark.contract("OUT-8", "FSM-9")
+def test_a_job_that_is_not_to_outlive_its_reader_ends_as_cancelled_with_what_is_committed(store):
+    seen = []
+
+    def sink(name, emissions, state):
+        if name == job:
+            seen.extend(emissions)
+            if len(seen) == 3:
+                raise BrokenPipeError
+
+    job, mate = admit(store, model("Hello, world."), consumer_policy="cancel"), admit(store, model("Hello, world."))
+    finish(engine(store, model("Hello, world."), job, mate, sink=sink))
+    done = result(store, job)
+    assert done["finish_reason"] == "cancelled"
+    assert 3 <= done["usage"]["completion_tokens"] <= 5  # one step may be under way, and one more be computed
+    assert "Hello, world.".startswith(done["text"])
+    assert len(seen) == 3
+    assert result(store, mate)["text"] == "Hello, world."
+    assert_audited(store)
+
+
 @pytest.mark.contract("OUT-7", "LOG-4")
 def test_nothing_is_published_before_it_can_be_read_back(store):
     seen = []

@@ -160,6 +160,20 @@ def test_a_reader_that_leaves_does_not_change_the_job(sqlite_url: str, long_mode
     assert "nobody reads standard output" in said
 
 
+@pytest.mark.contract("OUT-8", "FSM-9")
+def test_a_job_that_is_not_to_outlive_its_reader_is_cancelled_when_the_reader_leaves(
+    sqlite_url: str, long_model: Path
+) -> None:
+    budget = ("--max-new-tokens", "until_context", "--consumer-policy", "cancel")
+    with process("run", "--model", long_model, "--prompt", "Go", *budget, db=sqlite_url) as running:
+        assert running.stdout.read(10) == TEXT[:10]
+        running.stdout.close()
+        code, said = running.wait(), running.stderr.read()
+    (row,) = jobs(sqlite_url)
+    assert (code, row.finish) == (0, "cancelled")
+    assert "cancelled, as its request says" in said
+
+
 @pytest.mark.contract("OUT-7")
 def test_progress_on_a_terminal_leaves_the_data_alone(sqlite_url: str, short_model: Path) -> None:
     ours, theirs = pty.openpty()

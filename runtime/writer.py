@@ -64,8 +64,8 @@ class Writer:
         if self._thread is None:
             self._thread = Thread(target=self._serve, name="writer", daemon=True)
             self._thread.start()
-        self.outstanding += 1
         self._turns.put(turn)
+        self.outstanding += 1
 
     def wait(self) -> list[LostTenure]:
         """Wait until the oldest outstanding turn is durable and published: the jobs that it has lost.

@@ -433,6 +433,21 @@ class UnknownJob(Rejected):
 
 
 @dataclass(eq=False)
+class NoSuchStep(Rejected):
+    """`step` is the decision that was asked for, None for the newest; `count` how many the job has."""
+
+    code = "no_such_step"
+    job: str
+    step: int | None
+    count: int
+
+    def __str__(self) -> str:
+        if not self.count:
+            return f"job {self.job} has no decision yet; wait for its first token"
+        return f"job {self.job} has no decision {self.step}; name one from 0 to {self.count - 1}"
+
+
+@dataclass(eq=False)
 class IdempotencyConflict(Rejected):
     """The key is taken by another request; `held` and `offered` are identities, `field` where they differ (ENV-8)."""
 

@@ -6,12 +6,15 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.ports import CANCEL, Claim, Clock, Store
+from ..fsm.state import State
+from ..fsm.transcript import Emission
 from .engine import Engine
 from .job import Job
 from .model import Model
@@ -64,7 +67,7 @@ class Worker:
         self._load = load
         self._admit = admit
         self._clock = clock
-        self._sink = sink
+        self._sink = None if sink is None else one_at_a_time(sink)
         self._notice = notice or (lambda job, problem: None)
         self._dead = dead or (lambda owners: ())
         self._form = form
@@ -161,11 +164,13 @@ class Worker:
 
     def _release(self) -> None:
         """Let the append that is under way come to its end, and give every job back."""
-        try:
+        with ExitStack() as closing:
+            closing.callback(lambda: patiently(lambda: self._store.release(self.name), TRIES))
             for engine in self._engines.values():
-                self._heed(engine.close())
-        finally:
-            patiently(lambda: self._store.release(self.name), TRIES)
+                closing.callback(self._let_go, engine)
+
+    def _let_go(self, engine: Engine) -> None:
+        self._heed(engine.close())
 
     # ---- one turn ---------------------------------------------------------------------------------------------
 
@@ -207,3 +212,14 @@ class Worker:
         row = patiently(lambda: self._store.row(job), TRIES)
         if row.finish is not None:
             patiently(lambda: self._store.settle(command_id, row.finish or ""), TRIES)
+
+
+def one_at_a_time(sink: Sink) -> Sink:
+    """Each engine publishes on a thread of its own; the reader is one."""
+    lock = threading.Lock()
+
+    def publish(job: str, emissions: Sequence[Emission], state: State) -> None:
+        with lock:
+            sink(job, emissions, state)
+
+    return publish

@@ -18,7 +18,8 @@ from .patience import patiently
 APPEND_TRIES = 4
 
 Sink = Callable[[str, Sequence[Emission], State], None]
-"""Receives what a job has made visible, after it is durable. What it raises does not touch the job."""
+"""Receives what a job has made visible, after it is durable; on the writer's thread or the crank's, never on both at
+once. What it raises does not touch the job."""
 
 
 class JobStep(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -54,7 +54,7 @@ class Database:
         self.sqlite = url.get_backend_name() == "sqlite"
         engines = sqlite_engines if self.sqlite else postgres_engines
         self._single, self._transactions = engines(url, busy_timeout_ms)
-        self.driver = Driver(self._transactions, self._problem)
+        self.driver = Driver(self.name, self._transactions, self._problem, busy_timeout_ms / 1000)
 
     @contextmanager
     def single(self) -> Iterator[Connection]:
@@ -69,7 +69,8 @@ class Database:
         SQLite takes the write lock at its start: a transaction that turns to writing later is refused at once, however
         long the timeout, where another one has written meanwhile.
         """
-        with self.translated(), self._transactions.begin() as connection:
+        alone = self.driver.aside() if self.sqlite else nullcontext()
+        with alone, self.translated(), self._transactions.begin() as connection:
             yield connection
 
     @contextmanager

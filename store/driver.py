@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from types import TracebackType
 from typing import cast
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, exc
 from sqlalchemy.pool import PoolProxiedConnection
 
-from ..fsm.errors import Problem
+from ..fsm.errors import DatabaseLocked, Problem
+
+GIVE_WAY_S = 0.0002
+FOREIGN = (sqlite3.Error, exc.DBAPIError, exc.TimeoutError)
 
 
 class Driver:
     """Transactions one at a time, on a connection of `engine` that is kept for them. For any thread.
 
-    `problem` says what a driver's error is in this program's terms.
+    One append can follow the other without a gap, and SQLite lets nobody queue: it asks again now and then, and who
+    asks in between is lucky. So whatever else this process writes, its heartbeats first of all, goes `aside`.
+
+    problem  says what a driver's error is in this program's terms
+    wait_s   how long one waits for the transaction before, at most
     """
 
-    def __init__(self, engine: Engine, problem: Callable[[Exception], Problem]) -> None:
+    def __init__(self, name: str, engine: Engine, problem: Callable[[Exception], Problem], wait_s: float) -> None:
         self.problem = problem
+        self._name = name
         self._engine = engine
+        self._wait_s = wait_s
         self._lock = Lock()
+        self._counting = Lock()
+        self._aside = 0
         self._connection: PoolProxiedConnection | None = None
 
     def begin(self) -> Transaction:
         """Wait for the one before and for SQLite's write lock, and hold them. Errors: the store's."""
-        self._lock.acquire()
+        while self._aside:
+            time.sleep(GIVE_WAY_S)
+        self._acquire()
         try:
             if self._connection is None:
                 self._connection = self._engine.raw_connection()
             cursor = cast(sqlite3.Cursor, self._connection.cursor())
             cursor.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
+        except FOREIGN as error:
             self.end(kept=False)
             raise self.problem(error) from error
         except BaseException:
@@ -44,13 +59,34 @@ class Driver:
 
     def end(self, kept: bool) -> None:
         """Let the next one begin; a connection that is not kept is given back, which rolls back what it has open."""
-        if not kept:
-            self._give_back()
-        self._lock.release()
+        try:
+            if not kept:
+                self._give_back()
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Keep appends out while something else is written; the next one gives way. Errors: DatabaseLocked."""
+        with self._counting:
+            self._aside += 1
+        try:
+            self._acquire()
+        finally:
+            with self._counting:
+                self._aside -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _acquire(self) -> None:
+        if not self._lock.acquire(timeout=self._wait_s):
+            raise DatabaseLocked(self._name, "an append of this process does not come to its end")
 
     def close(self) -> None:
         """Give the connection back; later use takes another."""
-        with self._lock:
+        with self.aside():
             self._give_back()
 
     def _give_back(self) -> None:
@@ -93,5 +129,5 @@ class Transaction:
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.end(kept=kept and error is None)
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, FOREIGN):
                 raise driver.problem(error) from error

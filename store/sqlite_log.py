@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from typing import Any
 
 from ..fsm.ports import AppendResult, Durable, Outcome
@@ -48,9 +49,7 @@ class SqliteAppender:
         except Unexpected:
             for append, _, _ in offers:
                 self._ends.pop(append.job, None)
-            with self._database.transaction() as connection:
-                results = [settle(connection, self._database, offered) for offered in offers]
-            return lambda: results
+            return partial(self._settle, offers)
 
         def commit() -> list[AppendResult]:
             transaction.commit()
@@ -62,6 +61,10 @@ class SqliteAppender:
             return [offered.done(Outcome.APPENDED) for offered in offers]
 
         return commit
+
+    def _settle(self, offers: list[Offer]) -> list[AppendResult]:
+        with self._database.transaction() as connection:
+            return [settle(connection, self._database, offered) for offered in offers]
 
     def _take(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends:
         """Append all offers, and say where their logs end now; Unexpected where one cannot be."""
@@ -93,6 +96,8 @@ class SqliteAppender:
         ends: Ends = {}
         for offered in offers:
             job = offered.append.job
+            if job in ends:
+                raise Unexpected  # its second append follows on the first
             if (end := self._ends.get(job)) is None:
                 end = cursor.execute("SELECT id, tail FROM jobs WHERE job = ?", (job,)).fetchone()
                 if end is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 
 import pytest
 from cranks import admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
@@ -13,6 +15,8 @@ from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Outcome
 from decodelog.runtime import patience
 from decodelog.runtime.engine import Engine
+from decodelog.store import driver
+from decodelog.store.engine import open_store
 
 SEEDED = {"seed": 11, "spread": 2.0, "period": 64}
 SAMPLED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "max_new_tokens": 12}
@@ -67,8 +71,9 @@ def test_a_call_runs_beside_the_append_and_nothing_of_it_is_seen_before(store):
     assert made.jobs[job].transcript.state.frontier.output == store.row(job).output == 2
     turning = threading.Thread(target=made.turn)
     turning.start()
+    until = time.monotonic() + 30
     while made.jobs[job].lane.length < len(made.jobs[job].state.spec.prompt) + 3:
-        pass  # the fourth call is made while the third append is held
+        assert time.monotonic() < until, "the fourth call is not made while the third append is held"
     assert [emission.text for emission in seen] == [e.text for e in transcript(store, job).emissions] == ["H", "e"]
     assert turning.is_alive()
     log.through.set()
@@ -157,3 +162,92 @@ def test_letting_go_waits_for_the_append_that_is_under_way(store):
     made.close()
     assert store.row(job).output == 3
     assert not made.jobs
+
+
+@pytest.mark.contract("LOG-1", "LOG-4", "OUT-7")
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_append_whose_answer_is_lost_is_found_again_and_published_once(store, beside, monkeypatch):
+    monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.0)
+    of, seen = model(**SEEDED), {}
+    jobs = [admit(store, of, max_new_tokens=count, ignore_eos=True) for count in (2, 5, 9)]
+
+    class Forgetful(Held):
+        def begin(self, batch):
+            durable = super().begin(batch)
+            self.begun += 1
+
+            def wait():
+                results = durable()
+                if self.begun % 4 < 2:
+                    raise DatabaseUnavailable("test", "the answer is lost")
+                return results
+
+            return wait
+
+        def append(self, batch):
+            return self._store.append(batch)
+
+    made = Engine(
+        Forgetful(store), of, lambda job, emissions, state: seen.setdefault(job, []).extend(emissions), beside=beside
+    )
+    for job in jobs:
+        made.adopt(claim(store, job), "tester")
+    finish(made)
+    assert [seen[job] for job in jobs] == [transcript(store, job).emissions for job in jobs]
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-4", "LOG-7", "OUT-7", "POL-7")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_turns_beside_and_in_place_keep_one_order_with_jobs_that_come_end_and_are_lost(store, seed):
+    rng, seen = random.Random(seed), {}
+    drafts = [{**SAMPLED, "seed": index, "max_new_tokens": rng.randint(1, 14)} for index in range(20)]
+    jobs = [admit(store, model(**SEEDED), **draft) for draft in drafts]
+    made = Engine(store, model(**SEEDED), lambda job, emissions, state: seen.setdefault(job, []).extend(emissions))
+    waiting = list(jobs)
+    while made.jobs or waiting:
+        for _ in range(min(rng.randint(0, 4), len(waiting))):
+            made.adopt(claim(store, waiting.pop()), "tester")
+        made._beside = rng.random() < 0.5
+        if made.jobs and rng.random() < 0.15:
+            store.claim("thief", 60_000, 1, [rng.choice(list(made.jobs))], dead=["tester"])
+        for loss in made.turn():
+            waiting.append(loss.job)
+            store.release("thief", [loss.job])
+    made.close()
+    assert_audited(store)
+    for job, draft in zip(jobs, drafts, strict=True):
+        assert seen[job] == transcript(store, job).emissions
+        assert result(store, job)["token_ids"] == run(store, model(**SEEDED), **draft)["token_ids"]
+
+
+@pytest.mark.contract("LOG-7")
+def test_appends_without_a_gap_do_not_keep_the_heartbeat_waiting(sqlite_url, monkeypatch):
+    """SQLite lets nobody queue for its write lock: on a slow disk, appends could follow each other past a lease."""
+    commit = driver.Transaction.commit
+
+    def slow(self):
+        time.sleep(0.005)
+        commit(self)
+
+    monkeypatch.setattr(driver.Transaction, "commit", slow)
+    store = open_store(sqlite_url)
+    of = model(seed=3, period=64)
+    made = engine(store, of, admit(store, of, max_new_tokens=10_000, ignore_eos=True), beside=True)
+    ending, waits = threading.Event(), []
+
+    def crank():
+        while not ending.is_set():
+            made.turn()
+
+    cranking = threading.Thread(target=crank)
+    cranking.start()
+    for _ in range(20):
+        begin = time.monotonic()
+        store.heartbeat("tester", 60_000)
+        waits.append(time.monotonic() - begin)
+    ending.set()
+    cranking.join(30)
+    made.close()
+    store.close()
+    assert max(waits) < 1.0

@@ -104,6 +104,9 @@ def test_one_batch_appends_for_many_jobs_and_twice_for_one(store):
     assert outcomes(results) == [Outcome.APPENDED] * 3
     assert store.row("job-2").head == results[1].head
     assert [store.row(f"job-{number}").output for number in range(5)] == [2, 1, 3, 2, 2]
+    for number in range(5):
+        *_, newest = store.read(f"job-{number}")
+        assert Head(newest.last, newest.chain) == store.row(f"job-{number}").head
 
 
 def predicted(writer: Writer, append) -> Writer:

@@ -1,0 +1,31 @@
+"""explain: why one token is what it is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import terminal
+from ..database import opened
+from ..naming import find_job
+from . import options
+
+Step = Annotated[
+    int | None,
+    typer.Option("--step", min=0, metavar="N", help="Output token N, counted from 0 (the newest).", show_default=False),
+]
+
+
+def explain(job: options.JobName, step: Step = None, db: options.Database = None, json: options.Json = False) -> None:
+    """Tell why a token was chosen, and what came of it, from the log alone."""
+    from ..explain import decision_of, explained, told
+
+    with opened(db) as store:
+        facts = explained(decision_of(store, find_job(store, job), step))
+    if json:
+        terminal.write_json(facts)
+        return
+    lines = told(facts)
+    width = max(len(about) for about, _ in lines)
+    terminal.write("".join(f"{about:<{width}}  {words}\n" for about, words in lines))

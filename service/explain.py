@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..fsm.errors import NoSuchStep
-from ..fsm.events import DecisionMade, OutputCommitted, RequestClosed
+from ..fsm.events import DecisionMade, OutputCommitted, RequestClosed, RequestFailed
 from ..fsm.fold import fold
 from ..fsm.ports import EventLog
 from ..fsm.receipt import Receipt
@@ -18,15 +18,15 @@ from .reading import events_of
 class Decision:
     """One recorded decision: the state it was made in, its receipt, and what became of it.
 
-    before     the PREFILLED state
-    after      the state after its commit; None while it is recorded and not consumed
-    closing    why the job ended right after it, if it did
+    before   the PREFILLED state
+    after    the state after its commit; None where it is recorded and not consumed
+    ended    the state in which the job ended, where no other decision came between
     """
 
     before: State
     receipt: Receipt
     after: State | None = None
-    closing: RequestClosed | None = None
+    ended: State | None = None
 
 
 def decision_of(log: EventLog, job: str, step: int | None = None) -> Decision:
@@ -36,28 +36,29 @@ def decision_of(log: EventLog, job: str, step: int | None = None) -> Decision:
     finds broken.
     """
     state: State | None = None
+    newest: Decision | None = None
     found: Decision | None = None
-    decisions = 0
     for _, event in events_of(log, job):
         before, state = state, fold(state, event)
         if isinstance(event, DecisionMade) and before is not None:
-            if step is None or event.receipt.step == step:
-                found = Decision(before, event.receipt)
-            decisions = event.receipt.step + 1
-        elif isinstance(event, OutputCommitted) and found is not None and found.receipt.step == decisions - 1:
-            found.after = state
-        elif isinstance(event, RequestClosed) and found is not None and found.receipt.step == decisions - 1:
-            found.closing = event
-        if found is not None and step is not None and decisions > step + 1:
-            break
+            if found is not None:
+                break
+            newest = Decision(before, event.receipt)
+            found = newest if event.receipt.step == step else None
+        elif isinstance(event, OutputCommitted) and newest is not None:
+            newest.after = state
+        elif isinstance(event, RequestClosed | RequestFailed) and newest is not None:
+            newest.ended = state
+    found = newest if step is None else found
     if found is None:
-        raise NoSuchStep(job, step, decisions)
+        raise NoSuchStep(job, step, 0 if newest is None else newest.receipt.step + 1)
     return found
 
 
 def explained(decision: Decision) -> dict[str, Any]:
     """The decision as plain values, ready for JSON."""
-    before, receipt, after = decision.before, decision.receipt, decision.after
+    before, receipt, after, ended = decision.before, decision.receipt, decision.after, decision.ended
+    ending = None if ended is None else ended.ending
     chosen, envelope = receipt.selection, before.spec.envelope
     policy, rng = envelope.policy, envelope.rng
     draw = None
@@ -91,8 +92,9 @@ def explained(decision: Decision) -> dict[str, Any]:
         "released": None if after is None else after.delta,
         "held": None if after is None else after.horizon.held.hex(),
         "due": [] if after is None else [reason.value for reason in after.due],
-        "finish_reason": None if decision.closing is None else decision.closing.reason.value,
-        "triggers": [] if decision.closing is None else [reason.value for reason in decision.closing.triggers],
+        "finish_reason": None if ending is None or ending.finish is None else ending.finish.value,
+        "triggers": [] if ended is None else [reason.value for reason in ended.due],
+        "error": None if ending is None or ending.finish is not None else f"[{ending.cause}] {ending.detail}",
     }
 
 
@@ -152,13 +154,17 @@ def _draw(draw: dict[str, Any] | None, tie_rule: str) -> str:
 
 def _outcome(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if not facts["committed"]:
-        return [("commit", "recorded and not consumed: whoever runs the job next commits this very token")]
+        over = facts["finish_reason"] or facts["error"]
+        what = f"the job ended before it was: {over}" if over else "whoever runs the job next commits this very token"
+        return [("commit", f"recorded and not consumed; {what}")]
     held = bytes.fromhex(facts["held"]).decode(errors="replace")
     lines = [("text", f"{facts['released']!r} became visible" + (f", {held!r} is held back" if held else ""))]
     if facts["finish_reason"] is not None:
         others = [each for each in facts["triggers"] if each != facts["finish_reason"]]
         also = f", which comes before {', '.join(others)}" if others else ""
         lines.append(("end", f"the job ended: {facts['finish_reason']}{also}"))
+    elif facts["error"] is not None:
+        lines.append(("end", f"the job failed before another decision: {' '.join(facts['error'].split())}"))
     elif facts["due"]:
         lines.append(("end", f"due: {', '.join(facts['due'])}"))
     return lines

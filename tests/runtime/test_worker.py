@@ -7,13 +7,13 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from cranks import LEASE_MS, admit, assert_audited, model, result, transcript
+from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result, transcript
 from databases import wall_clock_ms
 
 from decodelog.fsm.errors import DatabaseLocked, UnknownModel
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Command
-from decodelog.runtime.worker import Pace, Worker
+from decodelog.runtime.worker import Pace, Worker, one_at_a_time
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
 
@@ -267,3 +267,42 @@ def test_heartbeats_keep_a_long_job(store):
         time.sleep(0.7)
         assert not store.claim("thief", 1_000, 1, [job])
     assert transcript(store, job).state.tenure.attempt == 1
+
+
+@pytest.mark.contract("OUT-7")
+def test_the_readers_of_several_models_are_entered_one_at_a_time():
+    inside, most = [], []
+
+    def sink(job, emissions, state):
+        inside.append(job)
+        most.append(len(inside))
+        time.sleep(0.005)
+        inside.pop()
+
+    publish = one_at_a_time(sink)
+    threads = [threading.Thread(target=publish, args=(f"job-{number}", (), None)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 8
+
+
+@pytest.mark.contract("LOG-7")
+@pytest.mark.parametrize("bad", [0, 1])
+def test_every_engine_is_closed_and_every_lease_released_where_one_close_fails(store, bad):
+    of = [model("Hello"), model("World")]
+    jobs = [admit(store, each) for each in of]
+    made = worker(store, of[0])
+    for job, each in zip(jobs, of, strict=True):
+        made._engines[job] = engine(store, each, worker=made.name)
+        made._engines[job].adopt(claim(store, job, made.name), made.name)
+
+    def broken():
+        raise DatabaseLocked("test", "busy")
+
+    made._engines[jobs[bad]].close = broken
+    with pytest.raises(DatabaseLocked):
+        made._release()
+    assert not made._engines[jobs[1 - bad]].jobs
+    assert store.owners() == frozenset()

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from commandline import TEXT, decodelog
+from commandline import TEXT, decodelog, script
 
+from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.receipt import Selection
-from decodelog.fsm.transition import CompleteCall, IssueDecision, StartAttempt
+from decodelog.fsm.transition import CloseRequest, CompleteCall, IssueDecision, StartAttempt
 from decodelog.runtime.job import Job
 from decodelog.service.database import opened
 from decodelog.service.explain import decision_of, explained, told
@@ -82,8 +83,23 @@ def test_a_decision_that_was_recorded_and_not_consumed_is_told_as_that(db: str, 
             IssueDecision(Selection(65, 258, -0.5, -0.5, 1.0), b"A"),
         )
         facts = explained(decision_of(store, claim.job))
+        held.record(store, CloseRequest(FinishReason.CANCELLED))
+        over = explained(decision_of(store, claim.job))
     assert (facts["committed"], facts["released"], facts["text"]) == (False, None, "A")
     assert any("commits this very token" in words for _, words in told(facts))
+    assert (over["committed"], over["finish_reason"]) == (False, "cancelled")
+    assert any("the job ended before it was: cancelled" in words for _, words in told(over))
+
+
+@pytest.mark.contract("FSM-10")
+def test_the_last_decision_of_a_failed_job_says_what_it_failed_of(db: str, tmp_path: Path) -> None:
+    spoiled = script(tmp_path / "spoiled", script={"text": "abcdef"}, faults=[{"step": 3, "kind": "nan"}])
+    ran = decodelog("run", "--model", spoiled, "--prompt", "Go", "--json", db=db)
+    assert ran.code == 1
+    facts = decodelog("explain", ran.json["job"], "--json", db=db).json
+    assert (facts["step"], facts["committed"], facts["finish_reason"]) == (2, True, None)
+    assert "non_finite" in facts["error"]
+    assert "the job failed before another decision" in decodelog("explain", ran.json["job"], db=db).stdout
 
 
 def test_a_step_that_is_not_there_is_refused_with_the_ones_that_are(db: str, short_model: Path) -> None:

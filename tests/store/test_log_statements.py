@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from types import SimpleNamespace
 
 import pytest
+from sqlalchemy.exc import TimeoutError
 from steps import admit
 
+from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.ports import Outcome
 from decodelog.store.engine import open_store
 
@@ -69,4 +72,22 @@ def test_a_batch_is_one_round_trip_to_postgresql(postgres_url, jobs):
     received = [message[3] for message in messages if message[1] == "B"]
     assert sent == ["Bind", "Describe", "Execute", "Sync"]
     assert received.count("ReadyForQuery") == 1
+    store.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_an_append_that_finds_every_connection_in_use_is_a_typed_error(sqlite_url, monkeypatch):
+    store = open_store(sqlite_url)
+    writer = admit(store)
+
+    def exhausted():
+        raise TimeoutError("QueuePool limit of size 5 overflow 10 reached")
+
+    monkeypatch.setattr(store._database.driver, "_engine", SimpleNamespace(raw_connection=exhausted))
+    for _ in range(2):  # and it keeps no one waiting
+        with pytest.raises(DatabaseUnavailable, match="every connection is in use"):
+            store.append([writer.step()])
+    monkeypatch.undo()
+    (result,) = store.append([writer.step()])
+    assert result.outcome is Outcome.APPENDED
     store.close()

@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging
 
 from decodelog.fsm.draft import Draft
+from decodelog.fsm.emission import Emission
 from decodelog.fsm.ports import Store
 from decodelog.fsm.state import State
-from decodelog.fsm.transcript import Emission
 from decodelog.runtime.artifacts import find_model
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.worker import Pace
@@ -92,7 +92,7 @@ class Ours:
         seen: list[int] = []
 
         def read(job: str, emissions: Sequence[Emission], state: State) -> None:
-            seen.extend(item.token for item in emissions if item.token is not None)
+            seen.extend(token.token for item in emissions for token in item.tokens)
 
         job = self._submit(store, ids, tokens)
         new_worker(store, self._models, sink=read).run(jobs=[job], drain=True)

@@ -17,13 +17,7 @@ from .envelope import Envelope
 from .errors import NotAdmissible
 from .transforms import Grammar
 
-Capability = Literal[
-    "repair_call",
-    "token_alignment",
-    "span_alignment",
-    "echo_prompt",
-    "prompt_logprobs",
-]
+Capability = Literal["repair_call"]
 """A promise that an envelope may ask for and that a program keeps only where it says so."""
 
 NO_CAPABILITIES: Final[frozenset[Capability]] = frozenset()
@@ -192,6 +186,19 @@ def _cache_start(situation: Situation) -> str | None:
     return None if start == 0 else f"it is {start}, and every run begins with an empty cache"
 
 
+# ---- output ---------------------------------------------------------------------------------------------------
+
+
+def _unscored_prompt(situation: Situation) -> str | None:
+    envelope = situation.envelope
+    if not envelope.output.extras:
+        return None
+    if envelope.termination.zero_token_choice == "no_call":
+        return "log-probabilities of a prompt need a model call, and no_call has none; write prefill_only"
+    top, size = max(extra.top for extra in envelope.output.extras), envelope.text_interface.vocabulary_size
+    return f"{top} alternatives are asked for, and the vocabulary has {size} tokens" if top > size else None
+
+
 ADMISSION: Final[tuple[Rung, ...]] = (
     # Hashes are there by the schema; here they and what they stand for equal the loaded artifact and tokenizer.
     _equal("artifact.release_id", "release_id"),
@@ -229,9 +236,6 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("cache_position_start", _cache_start),
     # Promises about the output.
     _needs("output.final_cache", lambda envelope: envelope.output.final_cache == "repaired", "repair_call"),
-    _needs("output_token_alignment", lambda envelope: envelope.output.alignment == "token", "token_alignment"),
-    _needs("output_span_alignment", lambda envelope: envelope.output.alignment == "span", "span_alignment"),
-    _needs("output.echo_prompt", lambda envelope: envelope.output.echo_prompt, "echo_prompt"),
-    _needs("output.extras", lambda envelope: bool(envelope.output.extras), "prompt_logprobs"),
     ("output_extra_repeated", lambda situation: _repeated(situation.envelope.output.extras)),
+    ("output_prompt_logprobs", _unscored_prompt),
 )

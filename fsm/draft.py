@@ -72,7 +72,7 @@ class Draft(Plane):
     """A request as people write it: exactly one of `prompt`, `messages` and `token_ids`, and flags.
 
     max_new_tokens     a count; 0 makes no output (see zero_token_choice); "until_context" has no bound but the context
-    zero_token_choice  only with max_new_tokens 0; not given: no_call
+    zero_token_choice  only with max_new_tokens 0; not given: no_call, or prefill_only where the prompt is to be scored
     min_new_tokens     tokens before which no end token, stop id or stop string ends the output
     temperature        not given: 0, or 1 where top_k, top_p, min_p or typical_p asks for sampling. 0: greedy, and
                        these four are idle
@@ -86,7 +86,12 @@ class Draft(Plane):
     logit_bias, allowed_token_ids, banned_token_ids, forced_tokens      not given: none
     seed               not given: a fresh one where the policy samples, else 0
     choice             which of several answers to one request this is; each has its own noise
-    logprobs           alternatives recorded for each token; prompt_logprobs the same for the prompt's (not given: none)
+    logprobs           alternatives recorded for each token; its own log-probabilities always are
+    echo_prompt        the text begins with the prompt's
+    prompt_logprobs    log-probabilities of the prompt's tokens, and so many alternatives to each; not given: as many
+                       as logprobs with an echo, else none
+    alignment          text: the text is cut at the stop; token: it ends at a token's end; span: it is cut, and the
+                       tokens behind the cut are kept, with what was trimmed of them
     deadline_ms        time from admission after which the job ends as `timeout`
     stop_on_json       end after the first whole JSON object or array; what stands before it is kept
     stop_on_tool_calls the same for a JSON object or array between two markers, of any of these pairs

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from .finish import FinishReason
 from .output.standing import Standing
+from .prompt import PromptToken
 from .receipt import Receipt, Selection
 from .states import Trigger
 
@@ -73,6 +74,14 @@ class CallFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptRecorded:
+    """What the request asks to see of its prompt, token by token."""
+
+    tag: ClassVar[str] = Trigger.PROMPT_RECORDED.value
+    tokens: tuple[PromptToken, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionMade:
     """A receipt was issued for the score row and is not consumed yet."""
 
@@ -117,6 +126,7 @@ Event = (
     | LanesRebuilt
     | CallCompleted
     | CallFailed
+    | PromptRecorded
     | DecisionMade
     | OutputCommitted
     | RequestClosed
@@ -131,6 +141,7 @@ EVENTS: dict[str, type[Event]] = {
         LanesRebuilt,
         CallCompleted,
         CallFailed,
+        PromptRecorded,
         DecisionMade,
         OutputCommitted,
         RequestClosed,

@@ -19,6 +19,7 @@ from .events import (
     Event,
     LanesRebuilt,
     OutputCommitted,
+    PromptRecorded,
     RequestAdmitted,
     RequestClosed,
     RequestFailed,
@@ -26,10 +27,11 @@ from .events import (
 from .finish import FROM_OUTSIDE, FinishReason, rank
 from .frontier import Frontier
 from .machine import target
-from .next_step import due_reasons
-from .output.horizon import START, advance, flush
+from .next_step import due_reasons, owes_prompt
+from .output.horizon import START, flush, hold_whole
 from .output.standing import Standing
 from .output.structure import BEGUN, Structure, sought, watch
+from .prompt import check, digest, text_of
 from .receipt import Receipt, Selection, issue
 from .spec import Spec
 from .state import NO_RECEIPT, Ending, State, Tenure
@@ -42,6 +44,7 @@ ADMITTED, PREFILLED = Status.ADMITTED, Status.PREFILLED
 ATTEMPT_STARTED, LANES_REBUILT = Trigger.ATTEMPT_STARTED, Trigger.LANES_REBUILT
 CALL_COMPLETED, CALL_FAILED = Trigger.CALL_COMPLETED, Trigger.CALL_FAILED
 DECISION_MADE, OUTPUT_COMMITTED = Trigger.DECISION_MADE, Trigger.OUTPUT_COMMITTED
+PROMPT_RECORDED = Trigger.PROMPT_RECORDED
 REQUEST_CLOSED, REQUEST_FAILED = Trigger.REQUEST_CLOSED, Trigger.REQUEST_FAILED
 
 
@@ -146,6 +149,21 @@ def call_failed(state: State, event: CallFailed) -> State:
     return state._replace(status=status, tenure=tenure, delta="")
 
 
+def prompt_recorded(state: State, event: PromptRecorded) -> State:
+    """Record what the request asks to see of its prompt, once: after the prefill where that is to score it."""
+    status, spec, wish = advanced(state, PROMPT_RECORDED), state.spec, state.spec.wish
+    if wish is None or not owes_prompt(state):
+        raise BrokenInvariant(clause="POL-6", reason="the prompt is recorded unasked, or again")
+    if (status is PREFILLED) is (wish.top is None):
+        raise BrokenInvariant(clause="POL-6", reason=f"the prompt is recorded in {status}, before or after its call")
+    check(event.tokens, state.frontier.prompt, wish)
+    horizon, text = state.horizon, ""
+    if wish.echo:
+        text, size = text_of(event.tokens, spec.skip_special)
+        horizon = horizon._replace(bytes_released=size, characters_released=len(text))
+    return state._replace(status=status, horizon=horizon, last_receipt=digest(event.tokens), delta=text)
+
+
 def decision_made(state: State, event: DecisionMade) -> State:
     """Adopt a receipt after issuing it again from this state: every bound fact must lead to the same id."""
     offered = event.receipt
@@ -163,6 +181,8 @@ def issued(
     A decision under a grammar says where it leaves the parser, and no other does.
     """
     advanced(state, DECISION_MADE)
+    if owes_prompt(state):
+        raise BrokenInvariant(clause="POL-6", reason="a decision comes before what is to be recorded of the prompt")
     if (structure is None) is not (state.spec.grammar is None):
         raise BrokenInvariant(clause="OUT-5", reason=f"a parser's standing of {structure} is not this request's")
     prior, step = state.digest(), state.frontier.output
@@ -206,14 +226,14 @@ def committed(state: State) -> State:
     structure, piece, standing = state.structure, receipt.piece, None
     if structure is not None:
         structure, piece = structured(spec, structure, receipt, hidden, armed)
-    horizon, delta, match = advance(
-        state.horizon, spec.matcher, piece, hidden=hidden, include_stop=spec.include_stop, armed=armed
-    )
+    horizon, delta, match = spec.advance(state.horizon, spec.matcher, piece, hidden, spec.include_stop, armed)
     if structure is not None:
         end = state.horizon.position + (0 if hidden else len(piece))
         # A stop that ends the text before the structure's end leaves it incomplete.
         standing = structure.standing if match is None or match.end == end else Standing.INCOMPLETE
         structure = structure._replace(standing=standing)
+        if match is None and spec.alignment == "token" and len(piece) < len(receipt.piece):
+            horizon = hold_whole(horizon, receipt.piece[len(piece) :])
     due = spec.due(receipt.selection.token, frontier.output, match is not None, standing)
     return State(
         spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None, structure
@@ -263,6 +283,7 @@ _FOLDS: dict[type, Callable[[State, Any], State]] = {
     LanesRebuilt: lanes_rebuilt,
     CallCompleted: call_completed,
     CallFailed: call_failed,
+    PromptRecorded: prompt_recorded,
     DecisionMade: decision_made,
     OutputCommitted: output_committed,
     RequestClosed: request_closed,

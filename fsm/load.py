@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from .emission import Moment
 from .events import STEP_EVENTS, TokenStep
 from .fold import SCORES_BYTES
 from .frontier import Frontier
-from .output.horizon import advance
 from .ports import EMPTY_HEAD, Head, Record
-from .transcript import Emission, Transcript
+from .transcript import Transcript
 
 
 def load(transcript: Transcript, records: Iterable[Record]) -> Head:
@@ -58,27 +58,26 @@ def jump(transcript: Transcript, steps: Sequence[TokenStep], at: int) -> int:
     if state is None or state.structure is not None or at >= len(steps) - 1:
         return at
     spec, horizon, due, delta, last_receipt = state.spec, state.horizon, state.due, state.delta, state.last_receipt
-    matcher, include_stop, skip_special = spec.matcher, spec.include_stop, spec.skip_special
+    advance, matcher, include_stop, skip_special = spec.advance, spec.matcher, spec.include_stop, spec.skip_special
     prompt, output, processed, unprocessed, suffix = state.frontier
-    token_ids, emissions = list[int](), list[Emission]()
+    token_ids, moments = list[int](), list[Moment]()
     for tokens, lanes, scores, _, selection, piece, special, receipt_id, claimed, _, structure in steps[at:-1]:
         if due or tokens != unprocessed or lanes != prompt + output or claimed != output + 1:
             break
         if len(scores) != SCORES_BYTES or structure is not None:
             break
         output, processed, last_receipt, sequence = claimed, lanes, receipt_id, sequence + STEP_EVENTS
-        token, _, logprob_raw, logprob, _, _, _, _, _ = selection
-        _, _, _, offset, characters, _ = horizon
+        token, before = selection.token, horizon
         hidden, armed = special and skip_special, output >= spec.min_new_tokens
-        horizon, delta, match = advance(horizon, matcher, piece, hidden, include_stop, armed)
+        horizon, delta, match = advance(before, matcher, piece, hidden, include_stop, armed)
         due = spec.due(token, output, match is not None)
         token_ids.append(token)
-        emissions.append(Emission(sequence, token, delta, characters, offset, logprob_raw, logprob))
+        moments.append(Moment(sequence, delta, before, horizon, selection, piece, hidden))
     frontier = Frontier(prompt, output, processed, unprocessed, suffix).checked()
     transcript.state = state._replace(
         frontier=frontier, horizon=horizon, last_receipt=last_receipt, delta=delta, due=due
     )
     transcript.sequence = sequence
     transcript.token_ids += token_ids
-    transcript.emissions += emissions
+    transcript.moments += moments
     return at + len(token_ids)

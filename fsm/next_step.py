@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from .finish import FinishReason
-from .state import State
+from .state import NO_RECEIPT, State
 from .states import Status
 
 
@@ -46,5 +46,10 @@ def due_reasons(state: State) -> tuple[FinishReason, ...]:
     """Every finish reason that holds without another decision, most important first."""
     spec = state.spec
     if spec.max_new_tokens == 0 and (state.status is Status.PREFILLED or not spec.prefill_only):
-        return (FinishReason.LENGTH,)
+        return () if owes_prompt(state) else (FinishReason.LENGTH,)
     return state.due
+
+
+def owes_prompt(state: State) -> bool:
+    """Whether the request asks to see something of its prompt that is not recorded yet."""
+    return state.spec.wish is not None and state.last_receipt == NO_RECEIPT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
@@ -15,14 +16,20 @@ _HEAD = struct.Struct("<QIB")
 _CHOICE = struct.Struct("<IIddd?B")
 _DRAW = struct.Struct("<ddd")
 _ALTERNATIVE = struct.Struct("<Idd")
+_PIECE_BYTES = struct.Struct("<I")
+_WITH_PIECES = 0x80  # beside the count of alternatives, which is smaller
 
 
 class Alternative(NamedTuple):
-    """One of the best tokens of the row. Log-probabilities in nats; raw is before any transform."""
+    """One of the best tokens of the row. Log-probabilities in nats; raw is before any transform.
+
+    piece   the token's exact bytes; None in what was recorded without them
+    """
 
     token: int
     logprob_raw: float
     logprob: float
+    piece: bytes | None = None
 
 
 class Selection(NamedTuple):
@@ -56,12 +63,22 @@ class Selection(NamedTuple):
         does one of them begin another.
         """
         token, support, raw, logprob, margin, draw, start, end, alternatives = self
-        packed = _CHOICE.pack(token, support, raw, logprob, margin, draw is not None, len(alternatives))
+        count = len(alternatives)
+        if count and alternatives[0].piece is not None:
+            count |= _WITH_PIECES
+        packed = _CHOICE.pack(token, support, raw, logprob, margin, draw is not None, count)
         if draw is not None:
             packed += _DRAW.pack(draw, start, end)
-        if alternatives:
-            packed += b"".join([_ALTERNATIVE.pack(*alternative) for alternative in alternatives])
-        return packed
+        return packed + pack_alternatives(alternatives) if alternatives else packed
+
+
+def pack_alternatives(alternatives: Sequence[Alternative]) -> bytes:
+    """Little-endian bytes of alternatives, of a known count; BrokenInvariant where some have pieces and others none."""
+    packed = b"".join([_ALTERNATIVE.pack(*alternative[:3]) for alternative in alternatives])
+    pieces = [alternative.piece for alternative in alternatives if alternative.piece is not None]
+    if pieces and len(pieces) != len(alternatives):
+        raise BrokenInvariant(clause="FSM-5", reason="some alternatives have their bytes, and others not")
+    return packed + b"".join([_PIECE_BYTES.pack(len(piece)) + piece for piece in pieces])
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ def _termination(draft: Draft, facts: ArtifactFacts, context: int) -> dict[str, 
     budget = context + 1 if draft.max_new_tokens == UNTIL_CONTEXT else draft.max_new_tokens
     return {
         "max_new_tokens": budget,
-        "zero_token_choice": (draft.zero_token_choice or "no_call") if budget == 0 else None,
+        "zero_token_choice": (draft.zero_token_choice or _least_work(draft)) if budget == 0 else None,
         "min_new_tokens": draft.min_new_tokens,
         "stop_strings": draft.stop,
         "stop_token_ids": draft.stop_token_ids,
@@ -213,8 +213,22 @@ def _termination(draft: Draft, facts: ArtifactFacts, context: int) -> dict[str, 
     }
 
 
+def _least_work(draft: Draft) -> str:
+    """Where no output is asked for: a call only where the prompt is to be scored."""
+    return "no_call" if _prompt_logprobs(draft) is None else "prefill_only"
+
+
+def _prompt_logprobs(draft: Draft) -> int | None:
+    """An echo shows the prompt as the output is shown, so alternatives to its tokens are asked for with those."""
+    return (
+        draft.logprobs
+        if draft.echo_prompt and draft.logprobs and draft.prompt_logprobs is None
+        else draft.prompt_logprobs
+    )
+
+
 def _output(draft: Draft) -> dict[str, Any]:
-    asked = draft.prompt_logprobs
+    asked = _prompt_logprobs(draft)
     return {
         "echo_prompt": draft.echo_prompt,
         "include_stop": draft.include_stop,

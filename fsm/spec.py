@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from .envelope import Envelope, ToolCallMarkers, admit
+from .envelope import Alignment, Envelope, PromptLogprobs, ToolCallMarkers, admit
 from .errors import BrokenInvariant
 from .finish import FinishReason, rank
 from .output.detector import Detector, JsonDetector, ToolCallDetector
+from .output.horizon import Advance, advance, advance_by_tokens
 from .output.standing import Standing
 from .output.stop_matcher import StopMatcher, compile_stops
+from .prompt import PromptWish
 from .transforms import Grammar
 
 BINDING_DOMAIN = b"decodelog.job.v1"
@@ -30,6 +32,8 @@ class Spec:
     prompt           input token ids
     output_max       output tokens after which the job must end, by its own limit or the context's
     ending_ids       tokens that end it
+    advance          how a token's bytes become text, by the request's alignment
+    wish             what is to be recorded of the prompt, if anything
     """
 
     job: str
@@ -48,10 +52,13 @@ class Spec:
     matcher: StopMatcher = field(compare=False, repr=False)
     grammar: Grammar | None = field(compare=False, repr=False)
     detectors: tuple[Detector, ...] = field(compare=False, repr=False)
+    alignment: Alignment = field(compare=False, repr=False)
+    advance: Advance = field(compare=False, repr=False)
     include_stop: bool = field(compare=False, repr=False)
     skip_special: bool = field(compare=False, repr=False)
     finish_order: tuple[FinishReason, ...] = field(compare=False, repr=False)
     retry_budget: int = field(compare=False, repr=False)
+    wish: PromptWish | None = field(compare=False, repr=False)
 
     @classmethod
     def seal(cls, job: str, canonical: bytes) -> Spec:
@@ -83,10 +90,13 @@ class Spec:
                 ToolCallDetector.of(asked.begin, asked.end) if isinstance(asked, ToolCallMarkers) else JsonDetector()
                 for asked in termination.detectors
             ),
+            alignment=envelope.output.alignment,
+            advance=advance_by_tokens if envelope.output.alignment == "token" else advance,
             include_stop=envelope.output.include_stop,
             skip_special=envelope.output.skip_special_tokens,
             finish_order=termination.finish_order,
             retry_budget=envelope.runtime.retry_budget,
+            wish=_wish(envelope),
         )
 
     @property
@@ -116,3 +126,9 @@ class Spec:
         if output >= self.context_output:
             held.add(FinishReason.CONTEXT_LIMIT)
         return rank(held, self.finish_order)
+
+
+def _wish(envelope: Envelope) -> PromptWish | None:
+    output = envelope.output
+    tops = [extra.top for extra in output.extras if isinstance(extra, PromptLogprobs)]
+    return PromptWish(output.echo_prompt, tops[0] if tops else None) if output.echo_prompt or tops else None

@@ -53,7 +53,8 @@ class State(NamedTuple):
     frontier      L, O, P, |U| and U's tag
     horizon       stop matcher's and decoder's state: which bytes of the text are not released yet
     receipt       issued and not consumed, in DECIDED only
-    last_receipt  id of the last consumed receipt (which covers all before it); zeros before the first
+    last_receipt  id of the last consumed receipt (which covers all before it); before the first the digest of what was
+                  recorded of the prompt, zeros where nothing was
     scores        SHA-256 of the consumable score row, in PREFILLED and DECIDED, else empty
     delta         text that the last event released
     due           finish reasons that hold after the last commit, most important first

@@ -33,6 +33,7 @@ class Trigger(StrEnum):
     LANES_REBUILT = "lanes.rebuilt"
     CALL_COMPLETED = "call.completed"
     CALL_FAILED = "call.failed"
+    PROMPT_RECORDED = "prompt.recorded"
     DECISION_MADE = "decision.made"
     OUTPUT_COMMITTED = "output.committed"
     REQUEST_CLOSED = "request.closed"

@@ -15,6 +15,9 @@ ROWS: tuple[tuple[Trigger, Status, Status], ...] = (
     (Trigger.CALL_FAILED, A, A),
     (Trigger.CALL_FAILED, N, N),
     (Trigger.CALL_FAILED, P, P),  # the call that was to bring back a lost score row
+    # What a request asks to see of its prompt: its text before any call, its log-probabilities after the prefill.
+    (Trigger.PROMPT_RECORDED, A, A),
+    (Trigger.PROMPT_RECORDED, P, P),
     # A score row is consumed by exactly one receipt, and a receipt by exactly one commit.
     (Trigger.DECISION_MADE, P, D),
     (Trigger.OUTPUT_COMMITTED, D, N),

@@ -6,49 +6,36 @@ that rebuilds lanes or looks back for a penalty. Taking one event costs the same
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
-from .events import Event, LanesRebuilt, OutputCommitted, RequestClosed, RequestFailed
+from .emission import Emission, Emitter, Moment, plain_token, usage_of
+from .events import Event, LanesRebuilt, OutputCommitted, PromptRecorded
 from .finish import FinishReason
 from .fold import fold
 from .state import State
-
-
-class Emission(NamedTuple):
-    """One item of a stream: what one event made visible.
-
-    sequence     the event's place in the job's log; reading on from it gives exactly the rest
-    token        the id it committed, or None where the event only flushed held text
-    text         text released, possibly empty while bytes are held back
-    characters   character offset of `text` in the whole text;  bytes  the byte offset of the same place
-    logprob_raw, logprob   of the token, nats, before and after the transforms
-    finish       set on the last item: a finish reason, or "failed"
-    """
-
-    sequence: int
-    token: int | None
-    text: str
-    characters: int
-    bytes: int
-    logprob_raw: float | None
-    logprob: float | None
-    finish: str | None = None
 
 
 @dataclass(slots=True)
 class Transcript:
     """A job's state beside everything it has made visible; `take` changes it by one event, `load` by a log.
 
-    `rebuilt` counts the tokens that the newest rebuild processed in one call, 0 where there was none: the prompt, or
-    these, were prefilled, and every token after them had a call of its own.
+    moments    what its emissions are made of; they are made where somebody asks for them
+    rebuilt    tokens that the newest rebuild processed in one call, 0 where there was none: the prompt, or these, were
+               prefilled, and every token after them had a call of its own
     """
 
     state: State | None = None
     sequence: int = 0
     token_ids: list[int] = field(default_factory=list)
-    emissions: list[Emission] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
     rebuilt: int = 0
+    _emitter: Emitter | None = field(default=None, compare=False, repr=False)
+    _emissions: list[Emission] = field(default_factory=list, compare=False, repr=False)
+    _emitted: int = field(default=0, compare=False, repr=False)
 
     def take(self, event: Event, state: State | None = None) -> None:
         """Fold the next event in; `state` is the state after it where the caller has folded it already."""
@@ -56,44 +43,43 @@ class Transcript:
         after = fold(before, event) if state is None else state
         self.state = after
         self.sequence += 1
-        if isinstance(event, OutputCommitted) and before is not None and before.receipt is not None:
-            selection = before.receipt.selection
-            self.token_ids.append(selection.token)
-            self._emit(before, after, selection.token, selection.logprob_raw, selection.logprob, None)
+        if before is None:
+            return
+        if isinstance(event, OutputCommitted) and before.receipt is not None:
+            receipt = before.receipt
+            self.token_ids.append(receipt.selection.token)
+            hidden = receipt.hidden and after.spec.skip_special
+            self._add(before, after, receipt.selection, receipt.piece, hidden)
         elif isinstance(event, LanesRebuilt) and event.form == "prefill":
             self.rebuilt = event.tokens
-        elif isinstance(event, RequestClosed):
-            self._emit(before, after, None, None, None, event.reason.value)
-        elif isinstance(event, RequestFailed):
-            self._emit(before, after, None, None, None, "failed")
+        elif isinstance(event, PromptRecorded):
+            self._add(before, after, prompt=event.tokens)
+        elif after.ending is not None:
+            self._add(before, after, ended=after)
 
-    def _emit(
-        self,
-        before: State | None,
-        after: State,
-        token: int | None,
-        logprob_raw: float | None,
-        logprob: float | None,
-        finish: str | None,
-    ) -> None:
-        horizon = (before or after).horizon
-        self.emissions.append(
-            Emission(
-                self.sequence,
-                token,
-                after.delta,
-                horizon.characters_released,
-                horizon.bytes_released,
-                logprob_raw,
-                logprob,
-                finish,
-            )
-        )
+    def _add(self, before: State, after: State, *committed: Any, **also: Any) -> None:
+        self.moments.append(Moment(self.sequence, after.delta, before.horizon, after.horizon, *committed, **also))
+
+    @property
+    def emissions(self) -> Sequence[Emission]:
+        """Everything that it has made visible, in order; the last item says how the job ended."""
+        moments = self.moments
+        if self._emitted < len(moments) and self.state is not None:
+            emitter = self._emitter = self._emitter or Emitter(self.state.spec)
+            made = map(emitter.take, moments[self._emitted :])
+            self._emissions += [emission for emission in made if emission is not None]
+            self._emitted = len(moments)
+        return self._emissions
+
+    def emissions_after(self, sequence: int) -> Sequence[Emission]:
+        """Those of events after `sequence`."""
+        emissions = self.emissions
+        return emissions[bisect_right(emissions, sequence, key=attrgetter("sequence")) :]
 
     @property
     def text(self) -> str:
         """All text released so far: the joined deltas, which is what every stream shows."""
-        return "".join([emission.text for emission in self.emissions])
+        return "".join([moment.delta for moment in self.moments])
 
     @property
     def processed_tokens(self) -> list[int]:
@@ -103,29 +89,36 @@ class Transcript:
         return [*self.state.spec.prompt, *self.token_ids][: self.state.frontier.processed]
 
     def result(self) -> dict[str, Any]:
-        """The object that callers get: plain values, ready for JSON. Usage counts committed tokens, in all modes.
+        """The object that callers get: plain values, ready for JSON.
 
-        `structure_complete` is there where structure was asked for, and says whether the text is one whole structure.
+        token_ids, tokens    the output tokens that the text has, by the request's alignment (see `emission`)
+        usage                counts of committed tokens, in all modes
+        prompt               what the request asks to see of its prompt's tokens
+        visible, trimmed     in span alignment, after the end: which part of the output is text, and which was cut off
+        structure_complete   where structure was asked for: whether the text is one whole structure
+        error                of a failed job
         """
         state = self.state
         if state is None:
             return {}
-        ending, frontier = state.ending, state.frontier
+        ending, emissions = state.ending, self.emissions
+        size = state.horizon.bytes_released if ending is not None else None
+        tokens = [token for emission in emissions for token in emission.tokens]
         result: dict[str, Any] = {
             "job": state.spec.job,
             "identity": state.spec.identity.hex(),
             "state": state.status.value,
             "finish_reason": ending.finish.value if ending is not None and ending.finish is not None else None,
             "text": self.text,
-            "token_ids": list(self.token_ids),
-            "usage": {
-                "prompt_tokens": frontier.prompt,
-                "completion_tokens": frontier.output,
-                "total_tokens": frontier.prompt + frontier.output,
-                "recomputed_tokens": state.tenure.recomputed,
-                "attempts": state.tenure.attempt,
-            },
+            "token_ids": [token.token for token in tokens],
+            "tokens": [plain_token(token, size) for token in tokens],
+            "usage": usage_of(state),
         }
+        for emission in emissions:
+            if emission.prompt:
+                result["prompt"] = [plain_token(token) for token in emission.prompt]
+            if emission.visible is not None and emission.trimmed is not None:
+                result |= {"visible": emission.visible._asdict(), "trimmed": emission.trimmed._asdict()}
         if state.structure is not None:
             # A stop string that matched has cut the text, so what the parser or a detector saw is not all there.
             whole = state.structure.standing.whole and FinishReason.STOP_STRING not in state.due

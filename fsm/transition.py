@@ -19,6 +19,7 @@ from .events import (
     Event,
     LanesRebuilt,
     OutputCommitted,
+    PromptRecorded,
     RequestClosed,
     RequestFailed,
 )
@@ -26,8 +27,9 @@ from .finish import FinishReason, rank
 from .fold import committed, decided, fold, issued
 from .next_step import due_reasons
 from .output.standing import Standing
+from .prompt import PromptToken
 from .receipt import Selection
-from .state import NO_RECEIPT, State
+from .state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,13 @@ class FailCall:
 
     cause: str
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPrompt:
+    """Record what the request asks to see of its prompt; see `PromptRecorded`."""
+
+    tokens: tuple[PromptToken, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,15 @@ class FailRequest:
 
 
 Command = (
-    StartAttempt | RebuildLanes | CompleteCall | FailCall | IssueDecision | CommitOutput | CloseRequest | FailRequest
+    StartAttempt
+    | RebuildLanes
+    | CompleteCall
+    | FailCall
+    | RecordPrompt
+    | IssueDecision
+    | CommitOutput
+    | CloseRequest
+    | FailRequest
 )
 
 
@@ -127,7 +144,7 @@ def transition(state: State, command: Command) -> Proposal:
     Raises Terminal after the end, ReceiptConflict for another receipt of a decided step, IllegalTransition for a
     command that the state does not take. Nothing is changed by a rejection.
     """
-    if isinstance(command, CommitOutput) and command.receipt_id == state.last_receipt != NO_RECEIPT:
+    if isinstance(command, CommitOutput) and command.receipt_id == consumed(state) is not None:
         return Proposal((), (), state)
     if state.ending is not None:
         raise Terminal(state=state.status.value, reason=state.ending.finish or state.ending.cause)
@@ -174,6 +191,10 @@ def fail_call(state: State, command: FailCall) -> Proposal:
     return proposal.then(fail_request(proposal.state, FailRequest(command.cause, command.detail)))
 
 
+def record_prompt(state: State, command: RecordPrompt) -> Proposal:
+    return propose(state, PromptRecorded(command.tokens))
+
+
 def issue_decision(state: State, command: IssueDecision) -> Proposal:
     receipt = issued(state, command.selection, command.piece, command.hidden, command.branch, command.structure)
     return proposed(DecisionMade(receipt), decided(state, receipt))
@@ -188,11 +209,16 @@ def commit_output(state: State, command: CommitOutput) -> Proposal:
 
 def refuse_other_receipt(state: State, offered: bytes | None) -> None:
     """A receipt other than the one held, or consumed last, conflicts with it; before the first there is none."""
-    held, step = state.last_receipt, state.frontier.output - 1
+    held, step = consumed(state), state.frontier.output - 1
     if state.receipt is not None:
         held, step = state.receipt.receipt_id, state.receipt.step
-    if offered is not None and offered != held != NO_RECEIPT:
+    if offered is not None and held is not None and offered != held:
         raise ReceiptConflict(step=step, held=held.hex(), offered=offered.hex())
+
+
+def consumed(state: State) -> bytes | None:
+    """The id of the last consumed receipt, if there is one."""
+    return state.last_receipt if state.frontier.output else None
 
 
 def close_request(state: State, command: CloseRequest) -> Proposal:
@@ -209,6 +235,7 @@ _DECIDE: dict[type, Callable[[State, Any], Proposal]] = {
     RebuildLanes: rebuild_lanes,
     CompleteCall: complete_call,
     FailCall: fail_call,
+    RecordPrompt: record_prompt,
     IssueDecision: issue_decision,
     CommitOutput: commit_output,
     CloseRequest: close_request,

@@ -10,19 +10,22 @@ from hashlib import sha256
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import Problem
-from ..fsm.transition import Command, CompleteCall, FailCall, RebuildLanes
+from ..fsm.errors import NonFiniteScores, Problem
+from ..fsm.next_step import owes_prompt
+from ..fsm.transition import Command, CompleteCall, FailCall, FailRequest, RebuildLanes, RecordPrompt
 from .job import Job
 from .model import Caller, Model
+from .policy.scores import VocabularyAxis
+from .prompt import PromptScores
 from .session import Decode, Prefill
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What one call did for one job: its report, and its score row where there is one to decide on."""
+    """What one call did for one job: what is to be reported, and its score row where there is one to decide on."""
 
     job: Job
-    command: Command
+    report: tuple[Command, ...]
     batch: Tensor | None = None
     row: int = 0
 
@@ -37,6 +40,7 @@ class Batcher:
     def __init__(self, model: Model, form: str = "prefill") -> None:
         self._model = model
         self._form = form
+        self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
 
     def call(self, jobs: Iterable[Job]) -> list[Called]:
         """Run the model once over each job's unprocessed suffix, or over what its lost lane held.
@@ -75,7 +79,7 @@ class Batcher:
             cause = fault.code if isinstance(fault, Problem) else f"model_call.{type(fault).__name__}"
             for job in jobs:
                 self.release(job)
-            return [Called(job, FailCall(cause, str(fault))) for job in jobs]
+            return [Called(job, (FailCall(cause, str(fault)),)) for job in jobs]
 
     def _call(self, session: Caller, jobs: Sequence[Job]) -> list[Called]:
         first = jobs[0]
@@ -84,20 +88,23 @@ class Batcher:
             first.lane = session.open(first.name, first.state.spec.rows)
             if processed:
                 return [self._rebuild(session, first)]
+        watched = self._watched(first)  # a prefill has no mates
         calls: list[Prefill | Decode] = [
-            Prefill(job.lane, job.state.spec.prompt) if job.token is None else Decode(job.lane, job.token)
+            Prefill(job.lane, job.state.spec.prompt, None if watched is None else watched.take)
+            if job.token is None
+            else Decode(job.lane, job.token)
             for job in jobs
             if job.lane is not None
         ]
         scores = session.select(session.prepare(calls))
+        reports = [
+            CompleteCall(job.state.frontier.unprocessed, job.lane.length if job.lane else 0, digest)
+            for job, digest in zip(jobs, score_digests(scores), strict=True)
+        ]
+        if watched is not None:
+            return [self._scored(first, reports[0], scores, watched)]
         return [
-            Called(
-                job,
-                CompleteCall(job.state.frontier.unprocessed, job.lane.length if job.lane else 0, digest),
-                scores,
-                row,
-            )
-            for row, (job, digest) in enumerate(zip(jobs, score_digests(scores), strict=True))
+            Called(job, (report,), scores, row) for row, (job, report) in enumerate(zip(jobs, reports, strict=True))
         ]
 
     def _rebuild(self, session: Caller, job: Job) -> Called:
@@ -107,12 +114,34 @@ class Batcher:
             raise RuntimeError("a rebuild needs an open lane")
         prefilled = job.transcript.rebuilt or len(job.state.spec.prompt)
         head = tokens if self._form == "prefill" else tokens[:prefilled]
-        scores = session.select(session.prepare([Prefill(lane, head)]))
+        watched = self._watched(job)
+        scores = session.select(session.prepare([Prefill(lane, head, None if watched is None else watched.take)]))
         for token in tokens[len(head) :]:
             scores = session.select(session.prepare([Decode(lane, token)]))
         if job.state.frontier.unprocessed:
-            return Called(job, RebuildLanes(self._form, len(tokens)))
-        return Called(job, RebuildLanes(self._form, len(tokens), score_digests(scores)[0]), scores)
+            return Called(job, (RebuildLanes(self._form, len(tokens)),))
+        report = RebuildLanes(self._form, len(tokens), score_digests(scores)[0])
+        return Called(job, (report,), scores) if watched is None else self._scored(job, report, scores, watched)
+
+    def _scored(self, job: Job, report: Command, scores: Tensor, watched: PromptScores) -> Called:
+        """A call that has scored the job's prompt too."""
+        tokens = watched.tokens(self._model.text)
+        if isinstance(tokens, NonFiniteScores):
+            self.release(job)
+            return Called(job, numeric_fault(tokens))
+        return Called(job, (report, RecordPrompt(tokens)), scores)
+
+    def _watched(self, job: Job) -> PromptScores | None:
+        """What takes the scores of the job's prompt, where the next call is to give them."""
+        wish = job.state.spec.wish
+        if wish is None or wish.top is None or not owes_prompt(job.state):
+            return None
+        return PromptScores(job.state.spec.prompt, wish.top, self._axis)
+
+
+def numeric_fault(fault: Problem) -> tuple[Command, ...]:
+    """A numeric fault is the job's own: its call counts as ALL_OLD, no token, and its lane is not used again."""
+    return (FailCall(fault.code, str(fault)), FailRequest(fault.code, str(fault)))
 
 
 def score_digests(scores: Tensor) -> list[bytes]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..fsm.errors import BrokenInvariant, LostTenure
 from ..fsm.finish import FinishReason
-from ..fsm.next_step import Step, due_reasons, next_step
+from ..fsm.next_step import Step, due_reasons, next_step, owes_prompt
 from ..fsm.ports import EventLog
 from ..fsm.receipt import Selection
 from ..fsm.rng import unit_draws
@@ -19,13 +19,13 @@ from ..fsm.transition import (
     CloseRequest,
     Command,
     CommitOutput,
-    FailCall,
     FailRequest,
     IssueDecision,
     Proposal,
+    RecordPrompt,
     StartAttempt,
 )
-from .batcher import Batcher, Called
+from .batcher import Batcher, Called, numeric_fault
 from .job import Job
 from .model import Model
 from .patience import patiently
@@ -33,6 +33,7 @@ from .policy.decide import Decision, decide
 from .policy.grammar import LIBRARY, Parser, grammars_of
 from .policy.kinds import Mask
 from .policy.scores import Logits, VocabularyAxis
+from .prompt import unscored
 from .writer import APPEND_TRIES, JobStep, Sink, Turn, Writer
 
 BESIDE_CALL_MS = 1.0
@@ -72,7 +73,7 @@ class Engine:
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
 
     def adopt(self, job: Job, worker: str) -> None:
-        """Take a claimed job in hand: record the tenure and what it runs on.
+        """Take a claimed job in hand: record the tenure and what it runs on, and an echo of the prompt where asked for.
 
         A recorded receipt that was not consumed is committed by the next turn, before any model call: nothing is drawn
         again.
@@ -80,7 +81,11 @@ class Engine:
         job.parser = self._parser(job)
         recorded = self.model.recorded if job.parser is None else (*self.model.recorded, LIBRARY)
         start = StartAttempt(job.claim.fence, worker, tuple(sorted(recorded)))
-        patiently(lambda: job.record(self._log, start), APPEND_TRIES)
+        commands: list[Command] = [start]
+        wish = job.state.spec.wish
+        if wish is not None and wish.top is None and owes_prompt(job.state):
+            commands.append(RecordPrompt(unscored(job.state.spec.prompt, self.model.text)))
+        patiently(lambda: job.record(self._log, *commands), APPEND_TRIES)
         if not job.state.status.terminal:
             self.jobs[job.name] = job
 
@@ -193,7 +198,7 @@ class Engine:
         batches: dict[int, list[Called]] = defaultdict(list)
         for result in called:
             if result.batch is None:
-                proposals.append((result.job, result.job.propose(result.command)))
+                proposals.append((result.job, result.job.propose(*result.report)))
             else:
                 batches[id(result.batch)].append(result)
         for results in batches.values():
@@ -206,10 +211,10 @@ class Engine:
         for result in results:
             # Zero output tokens asked for: the row exists and is not consumed.
             if result.job.state.spec.max_new_tokens == 0:
-                proposals.append((result.job, result.job.propose(result.command, CloseRequest(FinishReason.LENGTH))))
+                proposals.append((result.job, result.job.propose(*result.report, CloseRequest(FinishReason.LENGTH))))
             elif (fault := _ungrammatical(result.job)) is not None:
                 fail = FailRequest(fault.code, str(fault))
-                proposals.append((result.job, result.job.propose(result.command, fail)))
+                proposals.append((result.job, result.job.propose(*result.report, fail)))
             else:
                 rows.append(result)
         if not rows:
@@ -228,15 +233,16 @@ class Engine:
 
     def _commands(self, result: Called, selection: Decision) -> tuple[Command, ...]:
         if not isinstance(selection, Selection):
-            # A numeric fault is the job's own: the call counts as ALL_OLD, no token, and no reuse of the lane.
             self._batcher.release(result.job)
-            fault = (selection.code, str(selection))
-            return (FailCall(*fault), FailRequest(*fault))
+            return numeric_fault(selection)
         text = self.model.text
-        token = selection.token
+        token, pieces = selection.token, text.pieces
+        if selection.alternatives:
+            listed = tuple([each._replace(piece=pieces[each.token]) for each in selection.alternatives])
+            selection = selection._replace(alternatives=listed)
         standing = None if result.job.parser is None else result.job.parser.take(token)
-        issue = IssueDecision(selection, text.pieces[token], text.is_special(token), structure=standing)
-        return (result.command, issue, CommitOutput())
+        issue = IssueDecision(selection, pieces[token], text.is_special(token), structure=standing)
+        return (*result.report, issue, CommitOutput())
 
 
 def _rows(results: Sequence[Called]) -> Tensor:

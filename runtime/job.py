@@ -11,7 +11,7 @@ from ..fsm.events import DecisionMade, Event, OutputCommitted
 from ..fsm.load import load
 from ..fsm.ports import Append, AppendResult, Claim, EventLog, Head, Outcome
 from ..fsm.state import State
-from ..fsm.transcript import Emission, Transcript
+from ..fsm.transcript import Transcript
 from ..fsm.transition import Command, Proposal, transitions
 from .policy.grammar import Parser
 from .policy.history import History
@@ -111,28 +111,20 @@ class Job:
             before = state
         self.state = proposal.state
 
-    def settle(self, proposal: Proposal, result: AppendResult) -> Sequence[Emission]:
-        """Take over what the log has taken, now or in an earlier try; what became visible.
-
-        LostTenure where the log has not.
-        """
+    def settle(self, proposal: Proposal, result: AppendResult) -> None:
+        """Take over what the log has taken, now or in an earlier try. LostTenure where it has not."""
         if result.outcome is not Outcome.APPENDED and result.outcome is not Outcome.DUPLICATE:
             raise LostTenure(job=self.name, outcome=result.outcome.value, detail=result.detail)
-        transcript = self.transcript
-        emitted = len(transcript.emissions)
         for event, state in zip(proposal.events, proposal.states, strict=True):
-            transcript.take(event, state)
+            self.transcript.take(event, state)
         self.head = result.head
-        return transcript.emissions[emitted:]
 
-    def record(self, log: EventLog, *commands: Command) -> Sequence[Emission]:
+    def record(self, log: EventLog, *commands: Command) -> None:
         """Propose, append and go on from there, for this job alone."""
         proposal = self.propose(*commands)
-        if not proposal.events:
-            return ()
-        emissions = self.settle(proposal, log.append([self.append_of(proposal, self.state)])[0])
-        self.advance(proposal)
-        return emissions
+        if proposal.events:
+            self.settle(proposal, log.append([self.append_of(proposal, self.state)])[0])
+            self.advance(proposal)
 
     def _key(self, events: Sequence[Event], base: State) -> bytes:
         """The decision receipt's id, or a digest of what the command is and where it stands."""

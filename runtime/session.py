@@ -38,7 +38,7 @@ from ..fsm.errors import (
 )
 from .caches.arena import Arena, Lane
 from .caches.binding import verify_binding
-from .models.decoder import Decoder, Segment
+from .models.decoder import Decoder, Segment, Watch
 from .models.work import Work, work_of_call
 from .rosters import Bound, Evidence, Passport, Ticket, require_complete
 
@@ -46,10 +46,11 @@ __all__ = ["Decode", "Lane", "Prefill", "Session", "Ticket"]
 
 
 class Prefill(NamedTuple):
-    """Fill an empty lane with `tokens` and score the last of them."""
+    """Fill an empty lane with `tokens` and score the last of them; `watch` is handed the score rows of all of them."""
 
     lane: Lane
     tokens: Sequence[int]
+    watch: Watch | None = None
 
 
 class Decode(NamedTuple):
@@ -246,7 +247,10 @@ class Session:
         return [places[index] for index in range(len(calls))]
 
     def _prefill(self, call: Prefill, passport: Passport) -> Evidence:
-        """Pass the prompt through in chunks. Only the last has scores; what an earlier one lacks, the whole lacks."""
+        """Pass the prompt through in chunks. Only the last has scores; what an earlier one lacks, the whole lacks.
+
+        A watch sees every row, in order, before the call is selected: what it has seen counts only if the call does.
+        """
         size = self.prefill_chunk or len(call.tokens)
         starts = range(0, len(call.tokens), size)
         stages, landed = self.decoder.stages.full, self.decoder.lanes.full
@@ -254,7 +258,7 @@ class Session:
             chunk, last = list(call.tokens[start : start + size]), start == starts[-1]
             segment = Segment(passport.slot, start, len(chunk))
             work = self.decoder.workspace(len(chunk))
-            evidence = self.decoder.forward(self.arena, work, chunk, [segment], self._event, head=last)
+            evidence = self.decoder.forward(self.arena, work, chunk, [segment], self._event, last, call.watch)
             stages &= evidence.stages | (0 if last else self.decoder.head_stages)
             landed &= evidence.landed[0]
         evidence.stages, evidence.landed[0] = stages, landed

@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from ..fsm.emission import Emission
 from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.ports import CANCEL, Claim, Clock, Store
 from ..fsm.state import State
-from ..fsm.transcript import Emission
 from .engine import Engine
 from .job import Job
 from .model import Model

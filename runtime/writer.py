@@ -7,10 +7,10 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import NamedTuple
 
+from ..fsm.emission import Emission
 from ..fsm.errors import BrokenInvariant, LostTenure, Transient
 from ..fsm.ports import Append, Durable, EventLog
 from ..fsm.state import State
-from ..fsm.transcript import Emission
 from ..fsm.transition import Proposal
 from .job import Job
 from .patience import patiently
@@ -137,14 +137,17 @@ class Writer:
         lost: list[LostTenure] = []
         for (job, proposal, _), result in zip(steps, results, strict=True):
             try:
-                self._publish(job, job.settle(proposal, result), proposal.state)
+                before = job.transcript.sequence
+                job.settle(proposal, result)
+                self._publish(job, before, proposal.state)
             except LostTenure as loss:
                 job.lost = True
                 lost.append(loss)
         return lost
 
-    def _publish(self, job: Job, emissions: Sequence[Emission], state: State) -> None:
-        if self._sink is None or job.detached or not emissions:
+    def _publish(self, job: Job, before: int, state: State) -> None:
+        """Hand the sink what became visible after event `before`."""
+        if self._sink is None or job.detached or not (emissions := job.transcript.emissions_after(before)):
             return
         try:
             self._sink(job.name, emissions, state)

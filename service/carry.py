@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
+from ..fsm.emission import Emission
 from ..fsm.errors import LostTenure, Problem
 from ..fsm.ports import Store
 from ..fsm.state import State
-from ..fsm.transcript import Emission
 from ..runtime.worker import Pace
 from .compose import new_worker
 from .models import Models

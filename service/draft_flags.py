@@ -22,7 +22,7 @@ STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_c
 PASSED_ON = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty"),
     *("presence_penalty", "no_repeat_ngram_size", "seed", "logprobs", "min_new_tokens", "deadline_ms"),
-    *("batch_width", "retry_budget", "consumer_policy"),
+    *("batch_width", "retry_budget", "consumer_policy", "prompt_logprobs", "alignment"),
 )
 
 
@@ -34,7 +34,7 @@ def _flags(panel: str) -> Callable[..., Any]:
 
 
 _prompt, _policy, _end, _running = map(_flags, ("Prompt", "Choosing tokens", "Ending", "Running"))
-_structure = _flags("Structure")
+_structure, _output = _flags("Structure"), _flags("Output")
 
 _MODEL = _prompt("--model", "A fetched model's name, or a checkpoint directory.", "NAME|DIR")
 _PROMPT = _prompt("--prompt", "Text to be completed, as it is.", "TEXT")
@@ -54,7 +54,17 @@ _LOGIT_BIAS = _policy("--logit-bias", "Add a bias to the score of one token; rep
 _ALLOWED_TOKEN_ID = _policy("--allowed-token-id", "Choose among these tokens only; repeatable.", "ID")
 _BANNED_TOKEN_ID = _policy("--banned-token-id", "Never choose this token; repeatable.", "ID")
 _SEED = _policy("--seed", "Seed of the noise (a fresh one, which is recorded).", "N")
-_LOGPROBS = _policy("--logprobs", "Record the N best alternatives of every token.", "N")
+_LOGPROBS = _policy("--logprobs", "Record the N best alternatives to every token.", "N")
+_ECHO = _output("--echo", "The text begins with the prompt's.")
+_PROMPT_LOGPROBS = _output(
+    "--prompt-logprobs", "Record log-probabilities of the prompt's tokens, with N alternatives to each.", "N"
+)
+_INCLUDE_STOP = _output("--include-stop", "The text ends after the stop, and not before it.")
+_ALIGNMENT = _output(
+    "--alignment",
+    "Where the text ends at a stop: cut there, at a token's end, or cut there with every token kept (text).",
+    "text|token|span",
+)
 _JSON_SCHEMA = _structure("--json-schema", "The output is one JSON value of this schema; - is standard input.", "FILE")
 _REGEX = _structure("--regex", "The whole output matches this regular expression.", "REGEX")
 _GRAMMAR = _structure("--grammar", "The output is a text of this Lark grammar; - is standard input.", "FILE")
@@ -67,7 +77,6 @@ _MIN_NEW_TOKENS = _end("--min-new-tokens", "Tokens before which nothing but a li
 _STOP = _end("--stop", r"End before this text, taken as it is; repeatable. A newline is $'\n' in a shell.", "TEXT")
 _STOP_TOKEN_ID = _end("--stop-token-id", "End at this token; repeatable.", "ID")
 _IGNORE_EOS = _end("--ignore-eos", "Go on after the model's end token.")
-_INCLUDE_STOP = _end("--include-stop", "Keep the stop text in the result.")
 _DEADLINE_MS = _end("--deadline-ms", "End as `timeout` this long after submission.", "MS")
 _BATCH_WIDTH = _running("--batch-width", "Rows of every model call; part of the request (1).", "N")
 _RETRY_BUDGET = _running("--retry-budget", "Failed model calls in a row that the job survives (3).", "N")
@@ -100,6 +109,10 @@ class DraftFlags:
     banned_token_id: Annotated[list[int] | None, _BANNED_TOKEN_ID] = None
     seed: Annotated[int | None, _SEED] = None
     logprobs: Annotated[int | None, _LOGPROBS] = None
+    echo: Annotated[bool, _ECHO] = False
+    prompt_logprobs: Annotated[int | None, _PROMPT_LOGPROBS] = None
+    include_stop: Annotated[bool, _INCLUDE_STOP] = False
+    alignment: Annotated[str | None, _ALIGNMENT] = None
     json_schema: Annotated[str | None, _JSON_SCHEMA] = None
     regex: Annotated[str | None, _REGEX] = None
     grammar: Annotated[str | None, _GRAMMAR] = None
@@ -110,7 +123,6 @@ class DraftFlags:
     stop: Annotated[list[str] | None, _STOP] = None
     stop_token_id: Annotated[list[int] | None, _STOP_TOKEN_ID] = None
     ignore_eos: Annotated[bool, _IGNORE_EOS] = False
-    include_stop: Annotated[bool, _INCLUDE_STOP] = False
     deadline_ms: Annotated[int | None, _DEADLINE_MS] = None
     batch_width: Annotated[int | None, _BATCH_WIDTH] = None
     retry_budget: Annotated[int | None, _RETRY_BUDGET] = None
@@ -125,7 +137,7 @@ class DraftFlags:
         from ..fsm.draft import draft_from
 
         value = self._prompt() | {"stop": self.stop or [], "stop_token_ids": self.stop_token_id or []}
-        value |= {"ignore_eos": self.ignore_eos, "include_stop": self.include_stop}
+        value |= {"ignore_eos": self.ignore_eos, "include_stop": self.include_stop, "echo_prompt": self.echo}
         value |= {name: getattr(self, name) for name in PASSED_ON if getattr(self, name) is not None}
         if self.logit_bias:
             value["logit_bias"] = [_bias(entry) for entry in self.logit_bias]

@@ -15,6 +15,7 @@ from ..fsm.events import (
     Event,
     LanesRebuilt,
     OutputCommitted,
+    PromptRecorded,
     RequestAdmitted,
     RequestClosed,
     RequestFailed,
@@ -49,6 +50,9 @@ def _words(event: Event) -> str:
             return f"{tokens} tokens processed, {lanes} in all"
         case CallFailed(cause=cause, detail=detail) | RequestFailed(cause=cause, detail=detail):
             return f"[{cause}] {' '.join(detail.split())}"
+        case PromptRecorded(tokens=tokens):
+            scored = sum(token.logprob_raw is not None for token in tokens)
+            return f"{len(tokens)} tokens of the prompt, {scored} with log-probabilities"
         case DecisionMade(receipt=receipt):
             return _decision(receipt)
         case OutputCommitted(output=output):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..fsm.transcript import Emission
+from ..fsm.emission import Emission
 from . import terminal
 
 
@@ -23,7 +23,7 @@ class Printer:
         self._tokens = 0
 
     def __call__(self, emission: Emission) -> None:
-        self._tokens += emission.token is not None
+        self._tokens += len(emission.tokens)
         self._tell(f"{self._tokens} tokens")
         text = emission.text if emission.finish is None else f"{emission.text}\n"
         if self._silent or not text:

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..fsm.emission import Emission
 from ..fsm.events import Event
 from ..fsm.load import load
 from ..fsm.ports import EventLog
-from ..fsm.transcript import Emission, Transcript
+from ..fsm.transcript import Transcript
 
 FOLLOW_S = 0.1
 
@@ -31,9 +32,9 @@ class Follower:
 
     def poll(self) -> Sequence[Emission]:
         """What became visible since the last poll. Errors: UnknownJob, CorruptRecord, and what `load` finds broken."""
-        emitted = len(self.transcript.emissions)
-        load(self.transcript, self._log.read(self._job, after=self.transcript.sequence))
-        return self.transcript.emissions[emitted:]
+        before = self.transcript.sequence
+        load(self.transcript, self._log.read(self._job, after=before))
+        return self.transcript.emissions_after(before)
 
     @property
     def ended(self) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from ..fsm.emission import Emission
 from ..fsm.ports import EventLog
-from ..fsm.transcript import Emission
 from .reading import Follower
 
 
@@ -13,7 +13,7 @@ class Stream:
     """Hands all text to `write` once and in order, from the worker of this process or from the log.
 
     What the worker publishes is durable, so the log can always fill in what somebody else's tenure has added. A gap is
-    seen by its text: an emission of another tenure that shows none may be left out.
+    seen by its text and its tokens, which every emission counts.
     `write` may raise what it likes: the emission then counts as handed over.
     """
 
@@ -21,14 +21,14 @@ class Stream:
         self._follower = Follower(log, job)
         self._write = write
         self._sequence = 0
-        self._characters = 0
+        self._place = 0, 0  # characters and tokens handed on
 
     def take(self, emissions: Iterable[Emission]) -> None:
         """Hand on what the worker has published; where there is a gap before it, the log has the rest."""
         for emission in emissions:
             if emission.sequence <= self._sequence:
                 continue
-            if emission.characters > self._characters:
+            if (emission.characters, emission.place) != self._place:
                 return self.catch_up()
             self._hand_on(emission)
 
@@ -40,5 +40,5 @@ class Stream:
 
     def _hand_on(self, emission: Emission) -> None:
         self._sequence = emission.sequence
-        self._characters = emission.characters + len(emission.text)
+        self._place = emission.characters + len(emission.text), emission.place + len(emission.tokens)
         self._write(emission)

@@ -26,6 +26,7 @@ from ..fsm.events import (
     Event,
     LanesRebuilt,
     OutputCommitted,
+    PromptRecorded,
     RequestAdmitted,
     RequestClosed,
     RequestFailed,
@@ -33,6 +34,7 @@ from ..fsm.events import (
     expand,
 )
 from ..fsm.finish import FinishReason
+from ..fsm.prompt import PromptToken
 from ..fsm.receipt import Alternative, Receipt, Selection, unmarked
 
 Fields = tuple[Any, ...]
@@ -48,6 +50,7 @@ WIRE: dict[int, tuple[str, int]] = {
     7: ("output.committed", 1),
     8: ("request.closed", 1),
     9: ("request.failed", 1),
+    11: ("prompt.recorded", 1),
 }
 
 DIGEST_BYTES = 32
@@ -135,8 +138,22 @@ def _decision(event: DecisionMade, key: bytes) -> Fields:
     if draw is not None or start is not None or end is not None:
         fields = (*fields, draw, start, end)
     if alternatives or receipt.receipt_id != key:
-        fields = (*fields, alternatives, None if receipt.receipt_id == key else receipt.receipt_id)
+        fields = (*fields, _listed(alternatives), None if receipt.receipt_id == key else receipt.receipt_id)
     return fields
+
+
+def _listed(alternatives: Sequence[Alternative]) -> list[Fields]:
+    """Alternatives without a field for bytes that they do not have."""
+    return [each if each.piece is not None else each[:3] for each in alternatives]
+
+
+def _prompt(event: PromptRecorded, key: bytes) -> Fields:
+    """Processed log-probabilities of a prompt are the raw ones, and are not written."""
+    tokens = [
+        (piece, hidden, logprob, [(each.token, each.logprob_raw, each.piece) for each in alternatives])
+        for piece, hidden, logprob, alternatives in event.tokens
+    ]
+    return (11, tokens)
 
 
 def _output(event: OutputCommitted, key: bytes) -> Fields:
@@ -184,6 +201,7 @@ _ENCODE: dict[type[Event], Callable[[Any, bytes], Fields]] = {
     LanesRebuilt: _lanes,
     CallCompleted: _call,
     CallFailed: _call_failed,
+    PromptRecorded: _prompt,
     DecisionMade: _decision,
     OutputCommitted: _output,
     RequestClosed: _closed,
@@ -232,6 +250,18 @@ def _to_decision(fields: Fields, key: bytes) -> DecisionMade:
     return DecisionMade(Receipt(step, branch, selection, piece, hidden, receipt_id, structure))
 
 
+def _to_prompt(fields: Fields, key: bytes) -> PromptRecorded:
+    _, tokens = fields
+    return PromptRecorded(
+        tuple(
+            PromptToken(
+                piece, hidden, raw, tuple(Alternative(token, best, best, exact) for token, best, exact in listed)
+            )
+            for piece, hidden, raw, listed in tokens
+        )
+    )
+
+
 def _to_output(fields: Fields, key: bytes) -> OutputCommitted:
     _, output, state = fields
     return OutputCommitted(output, state)
@@ -256,6 +286,7 @@ _NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
     "lanes.rebuilt": (1, _to_lanes),
     "call.completed": (1, _to_call),
     "call.failed": (1, _to_call_failed),
+    "prompt.recorded": (1, _to_prompt),
     "decision.made": (1, _to_decision),
     "output.committed": (1, _to_output),
     "request.closed": (1, _to_closed),

@@ -23,3 +23,12 @@ def decode(pending: bytes, fresh: bytes, final: bool = False) -> tuple[str, byte
     data = pending + fresh
     text, consumed = utf_8_decode(data, "replace", final)
     return text, data[consumed:]
+
+
+def character_at(data: bytes, offset: int) -> int:
+    """The index of the character that byte `offset` belongs to, of what `data` decodes to; at its end, their count.
+
+    data  begins with a character's first byte; what follows it may make up one character more, and changes nothing
+    """
+    text, left = decode(b"", data[: offset + 1], final=offset >= len(data))
+    return len(text) - (offset < len(data) and not left)

@@ -7,6 +7,7 @@ and after a crash.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from .detokenize import decode
 from .stop_matcher import Match, StopMatcher
 
 _FIELDS = Struct(">IIBBQQ")
+_EDGES = b"\xff"  # which begins no other part of a state's digest
 
 
 class Horizon(NamedTuple):
@@ -25,6 +27,7 @@ class Horizon(NamedTuple):
     bytes_released       exact bytes whose text was returned; `undecoded` and then `held` follow them in the stream
     characters_released  characters (code points) returned
     closed               a stop has matched or the text was flushed: nothing becomes visible any more
+    edges                where in `held` a token ends, ascending; only where text is released by whole tokens
     """
 
     node: int = 0
@@ -33,22 +36,28 @@ class Horizon(NamedTuple):
     bytes_released: int = 0
     characters_released: int = 0
     closed: bool = False
+    edges: tuple[int, ...] = ()
 
     @property
     def position(self) -> int:
         """Length of the visible stream so far, in bytes, with what is still held back."""
-        _, held, undecoded, released, _, _ = self
+        _, held, undecoded, released, _, _, _ = self
         return released + len(undecoded) + len(held)
 
     def digest_bytes(self) -> bytes:
         """All fields as bytes, one way only: different horizons never give equal bytes."""
-        node, held, undecoded, bytes_released, characters_released, closed = self
+        node, held, undecoded, bytes_released, characters_released, closed, edges = self
         head = _FIELDS.pack(node, len(held), len(undecoded), closed, bytes_released, characters_released)
+        if edges:
+            undecoded += _EDGES + b"".join([edge.to_bytes(4) for edge in (len(edges), *edges)])
         return head + held + undecoded
 
 
 START = Horizon()
 """Nothing was shown yet."""
+
+Advance = Callable[[Horizon, StopMatcher, bytes, bool, bool, bool], tuple[Horizon, str, Match | None]]
+"""`advance`, or `advance_by_tokens`."""
 
 
 def advance(
@@ -70,7 +79,7 @@ def advance(
     After a match the horizon is closed, and a closed horizon takes every further token without effect. Pure; the cost
     depends on the piece and the stops alone.
     """
-    node, held, undecoded, bytes_released, characters_released, closed = horizon
+    node, held, undecoded, bytes_released, characters_released, closed, _ = horizon
     if closed:
         return horizon, "", None
     if not (node or hidden) and matcher.starts.isdisjoint(piece):
@@ -80,10 +89,7 @@ def advance(
         return Horizon(0, b"", left, bytes_released, characters_released + len(text)), text, None
     position = horizon.position
     if hidden:
-        stop = matcher.whole(piece) if armed else None
-        if stop is None:
-            return horizon, "", None
-        return *_close(horizon, held), Match(stop, position, position)
+        return _advance_hidden(horizon, matcher, piece, armed)
 
     data = held + piece
     if armed:
@@ -99,11 +105,66 @@ def advance(
     return Horizon(node, data[released:], left, bytes_released, characters_released + len(text)), text, None
 
 
+def advance_by_tokens(
+    horizon: Horizon,
+    matcher: StopMatcher,
+    piece: bytes,
+    hidden: bool = False,
+    include_stop: bool = False,
+    armed: bool = True,
+) -> tuple[Horizon, str, Match | None]:
+    """The same where text ends at a token's end: a token's bytes become text together, or none of them does.
+
+    Before a stop the text ends with the last token that has nothing of it, which may leave out bytes that stand before
+    the stop in its first token. With include_stop it ends with the token that completes the stop, which may add bytes
+    that follow the stop in it.
+    """
+    node, held, undecoded, bytes_released, characters_released, closed, edges = horizon
+    if closed or hidden:
+        return (horizon, "", None) if closed else _advance_hidden(horizon, matcher, piece, armed)
+    position, data = horizon.position, held + piece
+    edges = (*edges, len(data)) if piece else edges
+    match = None
+    if armed:
+        node, match = matcher.feed(node, piece, position)
+    else:
+        node = matcher.skip(node, piece)
+    if match is not None:
+        last = len(data) if include_stop else _last(edges, len(held) + match.start - position)
+        return *_close(horizon, data[:last]), match
+    last = _last(edges, len(data) - matcher.holdback(node))
+    text, left = decode(undecoded, data[:last])
+    bytes_released += len(undecoded) + last - len(left)
+    edges = tuple([edge - last for edge in edges if edge > last])
+    return Horizon(node, data[last:], left, bytes_released, characters_released + len(text), False, edges), text, None
+
+
+def hold_whole(horizon: Horizon, rest: bytes) -> Horizon:
+    """Take the rest of a token whose structure ended within it, where text ends at a token's end."""
+    held = horizon.held + rest
+    return horizon._replace(held=held, edges=(*horizon.edges[:-1], len(held)))
+
+
 def flush(horizon: Horizon) -> tuple[Horizon, str]:
     """Close the horizon at a finish that is not a stop: what was held back was ordinary text, and is returned."""
     if horizon.closed:
         return horizon, ""
     return _close(horizon, horizon.held)
+
+
+def _advance_hidden(
+    horizon: Horizon, matcher: StopMatcher, piece: bytes, armed: bool
+) -> tuple[Horizon, str, Match | None]:
+    """Take a token that is not shown: if it is a stop, what is held was ordinary text."""
+    stop = matcher.whole(piece) if armed else None
+    if stop is None:
+        return horizon, "", None
+    return *_close(horizon, horizon.held), Match(stop, horizon.position, horizon.position)
+
+
+def _last(edges: tuple[int, ...], limit: int) -> int:
+    """The last token's end at or before `limit`, 0 where there is none."""
+    return max([edge for edge in edges if edge <= limit], default=0)
 
 
 def _close(horizon: Horizon, last: bytes) -> tuple[Horizon, str]:

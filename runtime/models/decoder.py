@@ -6,7 +6,7 @@ V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,11 @@ from .config import DecoderConfig, read_config
 from .parameters import Parameters, take_parameters
 from .weights import Checkpoint
 from .workspace import Workspace
+
+Watch = Callable[[Tensor], None]
+"""Receives score rows [n, V] float32 in the order of their positions; they are valid during the call only."""
+
+WATCHED_ROWS = 32  # scored at a time: 6 MB of a vocabulary of 49,152, whatever the prompt's length
 
 INFERENCE_MODE = True  # of every call; the scores are inference tensors: read them, do not write into them
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -88,6 +93,7 @@ class Decoder:
         segments: Sequence[Segment],
         event: int,
         head: bool = True,
+        watch: Watch | None = None,
     ) -> Evidence:
         """Compute the segments' rows and write their keys and values at their physical positions.
 
@@ -97,6 +103,7 @@ class Decoder:
         segments  one of any number of rows, or any number of one row each; in distinct slots, within their storage
         event     recorded as the completion event once the device has finished
         head      False computes keys and values only
+        watch     is handed the scores of every row of the one segment; those that are returned are the same without it
         returns   scores [len(segments), V] float32, of each segment's last row, and what was completed.
         Changes no logical state: only rows at or beyond `start` are written. Deterministic for one number of threads.
         """
@@ -118,16 +125,20 @@ class Decoder:
             hidden = F.silu(work.gate, inplace=True).mul_(work.up)
             _add_projection(work.residual, hidden, block.down, block.down_bias)
             evidence.stages |= 2 << index
-        if head:
-            self._score(work, segments, evidence)
+        if head or watch is not None:
+            rows = work.normalise().mul_(self.weights.norm)
+            if watch is not None:
+                for part in torch.split(rows[: len(tokens)], WATCHED_ROWS):
+                    watch(F.linear(part, self.weights.head).float())
+            if head:
+                self._score(rows, segments, evidence)
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
         evidence.event = event
         return evidence
 
-    def _score(self, work: Workspace, segments: Sequence[Segment], evidence: Evidence) -> None:
+    def _score(self, last: Tensor, segments: Sequence[Segment], evidence: Evidence) -> None:
         """Score each segment's last row: of a block that is its last row, of single rows all, dummies too."""
-        last = work.normalise().mul_(self.weights.norm)
         if segments[0].rows > 1:
             last = last[-1:]
         # A single row takes the matrix-vector product: it is nearly twice as fast on a CPU.

@@ -42,11 +42,12 @@ def tail(
     json: options.Json = False,
 ) -> None:
     """Print a job's text from a sequence number on, as it grows."""
+    from ...fsm.emission import plain
     from ..reading import emissions_of
 
     with opened(db) as store:
         for emission in emissions_of(store, find_job(store, job), start, follow):
             if json:
-                terminal.write_json(emission._asdict())
+                terminal.write_json(plain(emission))
             else:
                 terminal.write(emission.text if emission.finish is None else f"{emission.text}\n")

@@ -18,10 +18,10 @@ from ..models import Models, home
 from . import options
 
 if TYPE_CHECKING:
+    from ...fsm.emission import Emission
     from ...fsm.errors import Problem
     from ...fsm.ports import Store
     from ...fsm.state import State
-    from ...fsm.transcript import Emission
 
 LANES = 8
 
@@ -85,7 +85,7 @@ class Watch:
         self._jobs: set[str] = set()
 
     def see(self, job: str, emissions: Sequence[Emission], state: State) -> None:
-        self._tokens += sum(emission.token is not None for emission in emissions)
+        self._tokens += sum(len(emission.tokens) for emission in emissions)
         self._jobs.add(job)
         if state.ending is not None:
             self._jobs.discard(job)

@@ -14,6 +14,7 @@ from decodelog.fsm.events import DecisionMade, Event, OutputCommitted, RequestAd
 from decodelog.fsm.fold import fold
 from decodelog.fsm.next_step import Step, close_reason, next_step
 from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow, Record
+from decodelog.fsm.prompt import PromptToken
 from decodelog.fsm.receipt import Alternative, Selection
 from decodelog.fsm.state import State
 from decodelog.fsm.states import Status
@@ -44,6 +45,9 @@ PLACES = {
     "min_new": "termination.min_new_tokens",
     "ignore_eos": "termination.ignore_eos",
     "order": "termination.finish_order",
+    "echo": "output.echo_prompt",
+    "extras": "output.extras",
+    "alignment": "output.alignment",
 }
 
 
@@ -74,6 +78,17 @@ def call(state: State) -> CompleteCall:
     """ALL_NEW of a call over everything unprocessed."""
     frontier = state.frontier
     return CompleteCall(frontier.unprocessed, frontier.prompt + frontier.output, scores_of(state))
+
+
+def prompt_tokens(state: State, top: int | None = None) -> tuple[PromptToken, ...]:
+    """What the request asks to see of its prompt: pieces that name the tokens, and made up log-probabilities."""
+    wish = state.spec.wish
+    top = wish.top if wish is not None else top
+    scored = () if top is None else (-0.75, tuple(Alternative(each, -1.0, -1.0, b"<%d>" % each) for each in range(top)))
+    return tuple(
+        PromptToken(b"<%d>" % token, token == 1, *(scored if place else ()))
+        for place, token in enumerate(state.spec.prompt)
+    )
 
 
 def decision(token: int, piece: bytes | None = None, hidden: bool = False) -> IssueDecision:

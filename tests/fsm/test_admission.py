@@ -21,6 +21,7 @@ GRAMMAR = {"kind": "grammar", "language": "regex", "source": "a+"}
 GREEDY: dict[str, Any] = {"policy.family": "greedy", "policy.transforms": []}
 
 # For each rung, in the order of the ladder: changes that make the envelope fail it, the artifact staying as it is.
+ZERO = {"max_new_tokens": 0, "min_new_tokens": 0, "zero_token_choice": "no_call"}
 FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("artifact.release_id", {"artifact.release_id": "tiny-2"}),
     ("artifact.architecture", {"artifact.architecture": "qwen2"}),
@@ -61,11 +62,8 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("context_of_model", {"position_visibility.context_tokens_max": 65}),
     ("cache_position_start", {"position_visibility.cache_position_start": 1}),
     ("output.final_cache", {"output.final_cache": "repaired"}),
-    ("output_token_alignment", {"output.alignment": "token"}),
-    ("output_span_alignment", {"output.alignment": "span"}),
-    ("output.echo_prompt", {"output.echo_prompt": True}),
-    ("output.extras", {}),
     ("output_extra_repeated", {"output.extras": [{"kind": "prompt_logprobs", "top": 1}] * 2}),
+    ("output_prompt_logprobs", {f"termination.{name}": value for name, value in ZERO.items()}),
 ]
 
 
@@ -103,7 +101,7 @@ def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None
             is None
         )
     else:
-        offered = NO_CAPABILITIES if name == "output.extras" else OFFERED
+        offered = NO_CAPABILITIES if name == "output.final_cache" else OFFERED
         assert failing(changes, offered) == name
 
 
@@ -112,7 +110,7 @@ def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None
 def test_of_two_faults_the_earlier_rung_is_reported(index: int) -> None:
     name, changes = FAULTS[index]
     for _, later in FAULTS[index + 1 :]:
-        if changes and name != "output.extras" and not set(changes) & set(later):
+        if changes and name != "output.final_cache" and not set(changes) & set(later):
             assert failing({**later, **changes}, OFFERED) == name
 
 

@@ -6,13 +6,13 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from jobs import EOS, Live, call, crank, drawn, request, scores_of, selection
+from jobs import EOS, Live, call, crank, drawn, prompt_tokens, request, scores_of, selection
 
 from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, Problem, ReceiptConflict, Terminal
 from decodelog.fsm.events import (
@@ -43,6 +43,7 @@ from decodelog.fsm.transition import (
     FailRequest,
     IssueDecision,
     RebuildLanes,
+    RecordPrompt,
     StartAttempt,
     transition,
 )
@@ -73,6 +74,7 @@ requests = st.fixed_dictionaries(
         "stop": st.sampled_from(STOPS),
         "stop_ids": st.sets(st.sampled_from(ENDS)).map(sorted),
         "include_stop": st.booleans(),
+        "alignment": st.sampled_from(["text", "token", "span"]),
         "skip_special": st.booleans(),
         "order": st.permutations([reason.value for reason in FinishReason]),
     }
@@ -82,6 +84,7 @@ ONE_OF_EACH: dict[Trigger, Command] = {
     Trigger.LANES_REBUILT: RebuildLanes("prefill", 0),
     Trigger.CALL_COMPLETED: CompleteCall(1, 4, b"s" * 32),
     Trigger.CALL_FAILED: FailCall("call_failed"),
+    Trigger.PROMPT_RECORDED: RecordPrompt(()),
     Trigger.DECISION_MADE: IssueDecision(selection(50), b"x"),
     Trigger.OUTPUT_COMMITTED: CommitOutput(),
     Trigger.REQUEST_CLOSED: CloseRequest(FinishReason.CANCELLED),
@@ -228,39 +231,88 @@ class AnyHistory(RuleBasedStateMachine):
             assert emission.characters == len(seen)
             seen, last = seen + emission.text, emission.sequence
         assert seen == transcript.text
-        assert [e.token for e in transcript.emissions if e.token is not None] == transcript.token_ids
+        tokens = [token for emission in transcript.emissions for token in emission.tokens]
+        assert [token.token for token in tokens] == transcript.token_ids[: len(tokens)]
 
 
 def check_text(live: Live, decisions: list[IssueDecision]) -> None:
-    """The text is what plain search over the whole gives, and a stop string ended the job where it completed."""
-    state, text = live.state, live.transcript.text
+    """The text is what plain search over the whole gives, with the tokens that it is made of."""
+    state, transcript = live.state, live.transcript
     output = state.frontier.output
-    whole, stopped = whole_text(decisions[:output], state.spec)
-    assert whole.startswith(text)
-    assert text == whole or not state.status.terminal
-    assert stopped in (None, output)
-    assert (FinishReason.STOP_STRING in state.due) == (stopped is not None)
+    whole = search(decisions[:output], state.spec)
+    tokens = [token for emission in transcript.emissions for token in emission.tokens]
+    places = [token.place for token in tokens]
+    assert whole.text.startswith(transcript.text)
+    assert places == whole.places[: len(places)]
+    if state.status.terminal:
+        assert (transcript.text, places) == (whole.text, whole.places)
+    assert whole.stopped in (None, output)
+    assert (FinishReason.STOP_STRING in state.due) == (whole.stopped is not None)
+    for token in tokens:
+        assert (token.token, token.piece) == (decisions[token.place].selection.token, decisions[token.place].piece)
+        assert (token.byte, token.end) == whole.ranges[token.place]
+        assert token.character == len([begin for begin in characters(whole.data)[1:] if begin <= token.byte])
 
 
-def whole_text(decisions: list[IssueDecision], spec: Spec) -> tuple[str, int | None]:
-    """By plain search over the whole: the text, and the output number at which a stop string completed.
+def characters(data: bytes) -> list[int]:
+    """Where each character begins, and where the last one ends: a whole one, or the longest beginning of one."""
+    begins = [0]
+    while data[begins[-1] :]:
+        rest = data[begins[-1] :]
+        size = next((size for size in range(1, 5) if "\ufffd" not in rest[:size].decode("utf-8", "replace")), 0)
+        if not size:
+            with pytest.raises(UnicodeDecodeError) as caught:
+                rest.decode()
+            size = caught.value.end
+        begins.append(begins[-1] + size)
+    return begins
 
-    The stop that ends first counts, of these the longest; it counts from output number min_new_tokens on. A hidden
-    token is not visible, and is a stop where it equals one.
+
+class Whole(NamedTuple):
+    """By plain search over the whole: the text, the places of its tokens, and the output number at which a stop
+    string completed; with all bytes, and the range of each token in them."""
+
+    text: str
+    places: list[int]
+    stopped: int | None
+    data: bytes
+    ranges: list[tuple[int, int]]
+
+
+def search(decisions: list[IssueDecision], spec: Spec) -> Whole:
+    """The stop that ends first counts, of these the longest; it counts from output number min_new_tokens on.
+
+    A hidden token is not visible, and is a stop where it equals one.
     """
-    data = b""
+    data, ranges, found = b"", list[tuple[int, int]](), None
     for output, choice in enumerate(decisions, 1):
-        armed = output >= spec.min_new_tokens
+        armed, begin = output >= spec.min_new_tokens, len(data)
         if choice.hidden and spec.skip_special:
+            ranges.append((begin, begin))
             if armed and choice.piece in spec.matcher.stops:
-                return data.decode("utf-8", "replace"), output
+                found = begin, begin, output
+                break
             continue
-        before, data = len(data), data + choice.piece
-        for end in range(before + 1, len(data) + 1) if armed else ():
+        data += choice.piece
+        ranges.append((begin, len(data)))
+        for end in range(begin + 1, len(data) + 1) if armed else ():
             if sizes := [len(stop) for stop in spec.matcher.stops if data[:end].endswith(stop)]:
-                cut = end if spec.include_stop else end - max(sizes)
-                return data[:cut].decode("utf-8", "replace"), output
-    return data.decode("utf-8", "replace"), None
+                found = end - max(sizes), end, output
+                break
+        if found:
+            break
+    start, end, stopped = found or (len(data), len(data), None)
+    cut = end if spec.include_stop else start
+    if spec.alignment == "token":
+        ends = [last for _, last in ranges]
+        cut = len(data) if spec.include_stop else max((last for last in ends if last <= start), default=0)
+        places = [place for place, last in enumerate(ends) if last <= cut]
+    else:
+        places = [place for place, (first, last) in enumerate(ranges) if first < cut or first == last <= cut]
+    places = places if spec.alignment != "span" else list(range(len(ranges)))
+    # Hidden tokens that follow what was cut off go with it.
+    places = [place for place in places if set(range(place)) <= set(places)]
+    return Whole(data[:cut].decode("utf-8", "replace"), places, stopped, data, ranges)
 
 
 @pytest.mark.contract("FSM-7", "OUT-2")
@@ -284,10 +336,11 @@ TestAnyHistory = pytest.mark.contract("FSM-3", "FSM-4", "FSM-5", "FSM-7", "FSM-9
 
 def eventful(end: Command) -> list[Event]:
     """A log with every event and with something in every field, in which a commit follows everything but its end."""
-    live = Live.admit(stop=["ab"], retry_budget=2)
+    live = Live.admit(stop=["ab"], retry_budget=2, echo=True, extras=[{"kind": "prompt_logprobs", "top": 2}])
     live.attempt()
     live.do(FailCall("call_failed", "a fault"))
-    live.do(call(live.state), IssueDecision(drawn(50), b"xa", False, 1), CommitOutput())
+    record = RecordPrompt(prompt_tokens(live.state))
+    live.do(call(live.state), record, IssueDecision(drawn(50), b"xa", False, 1), CommitOutput())
     live.attempt(5)
     live.do(RebuildLanes("prefill", live.state.frontier.processed))
     live.do(call(live.state))

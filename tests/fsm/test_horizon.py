@@ -150,6 +150,7 @@ def test_the_digest_tells_any_two_horizons_apart(data):
         st.integers(0, 3),
         st.integers(0, 3),
         st.booleans(),
+        st.lists(st.integers(0, 3), max_size=2).map(tuple),
     )
     one, other = data.draw(horizons), data.draw(horizons)
     assert (one == other) == (one.digest_bytes() == other.digest_bytes())

@@ -12,7 +12,7 @@ import pytest
 from envelope_examples import changed, full
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import EOS, Live, call, decision, drawn, scores_of, selection
+from jobs import EOS, Live, call, decision, drawn, prompt_tokens, scores_of, selection
 
 from decodelog.fsm.envelope import admitted
 from decodelog.fsm.errors import BrokenInvariant, ReceiptConflict, Terminal
@@ -24,7 +24,16 @@ from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.receipt import Alternative, Receipt, Selection, issue
 from decodelog.fsm.state import State
 from decodelog.fsm.states import Status
-from decodelog.fsm.transition import CloseRequest, CommitOutput, CompleteCall, IssueDecision, StartAttempt, transition
+from decodelog.fsm.transition import (
+    CloseRequest,
+    CommitOutput,
+    CompleteCall,
+    IssueDecision,
+    RecordPrompt,
+    StartAttempt,
+    transition,
+    transitions,
+)
 
 pytestmark = pytest.mark.contract("FSM-5")
 
@@ -78,6 +87,9 @@ OTHERS: dict[str, Facts] = {
     "alternatives in another order": FACTS.with_alternatives(SECOND, FIRST),
     "alternatives.token": FACTS.with_alternatives(FIRST, SECOND._replace(token=52)),
     "alternatives.logprob_raw": FACTS.with_alternatives(FIRST, SECOND._replace(logprob_raw=-1.4)),
+    "alternatives.piece": FACTS.with_alternatives(FIRST._replace(piece=b""), SECOND._replace(piece=b"")),
+    "alternatives.piece longer": FACTS.with_alternatives(FIRST._replace(piece=b"a"), SECOND._replace(piece=b"")),
+    "alternatives.piece of the other": FACTS.with_alternatives(FIRST._replace(piece=b""), SECOND._replace(piece=b"a")),
     "alternatives.logprob": FACTS.with_alternatives(FIRST, SECOND._replace(logprob=-math.inf)),
 }
 
@@ -113,7 +125,10 @@ selections = st.builds(
     floats,
     floats,
     draws,
-    st.lists(st.builds(Alternative, tokens, floats, floats), max_size=3).map(tuple),
+    st.one_of(
+        st.lists(st.builds(Alternative, tokens, floats, floats, st.none()), max_size=3),
+        st.lists(st.builds(Alternative, tokens, floats, floats, st.binary(max_size=2)), max_size=3),
+    ).map(tuple),
 )
 # Pieces that look like what stands before a piece in the bytes that are digested.
 packed = st.one_of(selections.map(Selection.packed), st.binary(max_size=2), st.just(struct.pack("<ddd", 0.0, 0.0, 1.0)))
@@ -142,7 +157,9 @@ def test_no_selection_s_bytes_begin_another_s(one, other):
             Facts(selection=selection(50, unit_draw=0.5, start=0.25, end=0.75), hidden=False, piece=b"rest"),
         ),
         (  # the piece spells an alternative
-            Facts(selection=selection(50, alternatives=(FIRST,)), piece=struct.pack("<Idd", *SECOND)[1:] + b"\0rest"),
+            Facts(
+                selection=selection(50, alternatives=(FIRST,)), piece=struct.pack("<Idd", *SECOND[:3])[1:] + b"\0rest"
+            ),
             Facts(selection=selection(50, alternatives=(FIRST, SECOND._replace(token=0))), piece=b"rest"),
         ),
     ],
@@ -209,7 +226,7 @@ def test_a_selection_that_does_not_fit_is_a_typed_error(chosen: Selection) -> No
 def first_receipt(job: str = "job-1", **changes: Any) -> Receipt:
     event = RequestAdmitted(job, admitted(changed(full(), changes)).canonical_bytes())
     state = fold(None, event)
-    state = transition(state, call(state)).state
+    state = transitions(state, [call(state), RecordPrompt(prompt_tokens(state))]).state
     return receipt_of(transition(state, IssueDecision(drawn(50), b"x")).state)
 
 

@@ -307,10 +307,6 @@ def test_a_prompt_is_never_cut() -> None:
     "flags",
     [
         {"final_cache": "repaired"},
-        {"alignment": "token"},
-        {"alignment": "span"},
-        {"echo_prompt": True},
-        {"prompt_logprobs": 0},
     ],
 )
 def test_a_promise_is_sealed_only_where_the_program_keeps_it(flags: dict[str, Any]) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import EOS, Live, call, crank, decision, selection
 
+from decodelog.fsm.emission import Emission, Token
 from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.transcript import Emission, Transcript
+from decodelog.fsm.transcript import Transcript
 from decodelog.fsm.transition import CloseRequest, CommitOutput, FailRequest, IssueDecision, RebuildLanes
 
 pytestmark = pytest.mark.contract("OUT-7")
@@ -55,13 +57,19 @@ def test_offsets_say_where_each_delta_lies_in_the_whole_text(script, include_sto
 
 
 @given(scripts)
-def test_each_token_is_one_item_with_its_log_probabilities_and_the_end_is_the_last_item(script):
+def test_tokens_come_in_order_with_their_log_probabilities_and_the_last_item_says_how_it_ended(script):
     transcript = run(script).transcript
-    *tokens, last = transcript.emissions
-    assert [item.token for item in tokens] == transcript.token_ids == [50 + step for step in range(len(tokens))]
-    assert {(item.logprob_raw, item.logprob, item.finish) for item in tokens} == {(-0.5, -0.25, None)}
-    assert (last.token, last.logprob_raw, last.logprob) == (None, None, None)
+    *items, last = transcript.emissions
+    tokens = [token for item in transcript.emissions for token in item.tokens]
+    assert [token.token for token in tokens] == [50 + place for place in range(len(tokens))]
+    assert [token.place for token in tokens] == list(range(len(tokens)))
+    assert {(token.logprob_raw, token.logprob) for token in tokens} <= {(-0.5, -0.25)}
+    assert all(item.text or item.tokens for item in items)
+    assert {(item.finish, item.usage) for item in items} <= {(None, None)}
     assert last.finish in ("length", "stop_string")
+    assert last.usage == transcript.result()["usage"]
+    if last.finish == "length":
+        assert len(tokens) == len(transcript.token_ids) == last.usage["completion_tokens"]
 
 
 @pytest.mark.contract("OUT-2", "OUT-7")
@@ -69,7 +77,6 @@ def test_held_text_is_given_at_an_end_that_is_not_its_stop() -> None:
     live = run([(b"xa", False), (b"b", False)])
     assert [(item.text, item.characters, item.bytes) for item in live.transcript.emissions] == [
         ("x", 0, 0),
-        ("", 1, 1),
         ("ab", 1, 1),
     ]
     live = Live.admit(stop=["ab\n"])
@@ -95,7 +102,7 @@ def test_a_transcript_that_begins_at_a_recorded_decision_shows_its_token() -> No
     resumed = Transcript(state=live.state, sequence=len(live.events))
     live.do(CommitOutput())
     resumed.take(live.events[-1])
-    assert resumed.emissions == [Emission(4, 60, "x", 0, 0, -0.5, -0.25)]
+    assert resumed.emissions == [Emission(4, "x", 0, 0, 0, (Token(0, 60, b"x", False, 0, 0, -0.5, -0.25, ()),))]
     assert resumed.token_ids == [60]
 
 
@@ -137,6 +144,10 @@ def test_the_result_agrees_with_the_stream_and_counts_committed_tokens() -> None
         "finish_reason": "stop_string",
         "text": "néx",
         "token_ids": [50, 51],
+        "tokens": [
+            {**told(0, 50, "né", "6ec3a9"), "byte_offset": 0, "character_offset": 0, "visible_bytes": 3},
+            {**told(1, 51, "xEND", "78454e44"), "byte_offset": 3, "character_offset": 2, "visible_bytes": 1},
+        ],
         "usage": {
             "prompt_tokens": 3,
             "completion_tokens": 2,
@@ -147,7 +158,12 @@ def test_the_result_agrees_with_the_stream_and_counts_committed_tokens() -> None
     }
     assert json.loads(json.dumps(result)) == result
     assert result["text"] == "".join(emission.text for emission in transcript.emissions)
-    assert result["usage"]["completion_tokens"] == len([e for e in transcript.emissions if e.token is not None])
+    assert result["usage"] == transcript.emissions[-1].usage
+
+
+def told(index: int, token: int, text: str, data: str) -> dict[str, Any]:
+    facts = {"index": index, "token": token, "text": text, "bytes": data, "hidden": False}
+    return facts | {"logprob_raw": -0.5, "logprob": -0.25, "alternatives": []}
 
 
 @pytest.mark.contract("FSM-10", "OUT-7")
@@ -193,5 +209,5 @@ def test_log_probabilities_are_those_of_the_receipt() -> None:
         IssueDecision(selection(50, logprob_raw=-3.25, logprob=-0.125), b"x"),
         CommitOutput(),
     )
-    (item,) = live.transcript.emissions
-    assert (item.logprob_raw, item.logprob) == (-3.25, -0.125)
+    ((token,),) = [item.tokens for item in live.transcript.emissions]
+    assert (token.logprob_raw, token.logprob) == (-3.25, -0.125)

@@ -6,10 +6,10 @@ import copy
 import re
 from collections.abc import Callable
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
-from jobs import Live, call, decision, scores_of, selection
+from jobs import Live, call, decision, prompt_tokens, scores_of, selection
 
 from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, Problem, ReceiptConflict, Terminal
 from decodelog.fsm.finish import FinishReason
@@ -27,6 +27,7 @@ from decodelog.fsm.transition import (
     FailRequest,
     IssueDecision,
     RebuildLanes,
+    RecordPrompt,
     StartAttempt,
     transition,
     transitions,
@@ -98,6 +99,38 @@ def zero_prefilled() -> Live:
     return live
 
 
+def echo(**options: Any) -> Live:
+    return Live.admit(echo=True, **options)
+
+
+def echoed() -> Live:
+    live = echo()
+    live.do(RecordPrompt(prompt_tokens(live.state)))
+    return live
+
+
+def unechoed() -> Live:
+    live = echo()
+    live.do(call(live.state))
+    return live
+
+
+def to_score(**options: Any) -> Live:
+    return Live.admit(extras=[{"kind": "prompt_logprobs", "top": 2}], **options)
+
+
+def scored(**options: Any) -> Live:
+    live = to_score(**options)
+    live.do(call(live.state))
+    return live
+
+
+def recorded() -> Live:
+    live = scored()
+    live.do(RecordPrompt(prompt_tokens(live.state)))
+    return live
+
+
 STATES: dict[str, Callable[[], Live]] = {
     "ADMITTED": admitted,
     "PREFILLED": prefilled,
@@ -114,6 +147,14 @@ SITUATIONS: dict[str, Callable[[], Live]] = {
     "NO_CALL": no_call,
     "PREFILL_ONLY": prefill_only,
     "ZERO_PREFILLED": zero_prefilled,
+    "ECHO": echo,
+    "ECHOED": echoed,
+    "UNECHOED": unechoed,
+    "TO_SCORE": to_score,
+    "SCORED": scored,
+    "RECORDED": recorded,
+    "ECHO_NO_CALL": lambda: echo(max_new=0, zero="no_call"),
+    "SCORE_ONLY": lambda: scored(max_new=0, zero="prefill_only"),
 }
 
 
@@ -130,6 +171,7 @@ COMMANDS: dict[str, Callable[[State], Command]] = {
     "rebuild": lambda state: RebuildLanes(
         "prefill", state.frontier.processed, scores_of(state) if state.status is Status.PREFILLED else b""
     ),
+    "record": lambda state: RecordPrompt(prompt_tokens(state)),
     "decide": lambda state: decision(60),
     "commit": lambda state: CommitOutput(),
     "commit_held": lambda state: CommitOutput(held(state)),
@@ -149,6 +191,7 @@ ADMITTED   call          -> call.completed
 ADMITTED   call_short    !! broken_invariant
 ADMITTED   fail          -> call.failed
 ADMITTED   rebuild       !! illegal_transition
+ADMITTED   record        !! broken_invariant
 ADMITTED   decide        !! illegal_transition
 ADMITTED   commit        !! illegal_transition
 ADMITTED   commit_held   !! illegal_transition
@@ -166,6 +209,7 @@ PREFILLED  call          !! illegal_transition
 PREFILLED  call_short    !! illegal_transition
 PREFILLED  fail          -> call.failed
 PREFILLED  rebuild       -> lanes.rebuilt
+PREFILLED  record        !! broken_invariant
 PREFILLED  decide        -> decision.made
 PREFILLED  commit        !! illegal_transition
 PREFILLED  commit_held   -> nothing
@@ -183,6 +227,7 @@ DECIDED    call          !! illegal_transition
 DECIDED    call_short    !! illegal_transition
 DECIDED    fail          !! illegal_transition
 DECIDED    rebuild       !! illegal_transition
+DECIDED    record        !! illegal_transition
 DECIDED    decide        !! illegal_transition
 DECIDED    commit        -> output.committed
 DECIDED    commit_held   -> output.committed
@@ -200,6 +245,7 @@ PENDING    call          -> call.completed
 PENDING    call_short    !! broken_invariant
 PENDING    fail          -> call.failed
 PENDING    rebuild       -> lanes.rebuilt
+PENDING    record        !! illegal_transition
 PENDING    decide        !! illegal_transition
 PENDING    commit        !! illegal_transition
 PENDING    commit_held   -> nothing
@@ -217,6 +263,7 @@ CLOSED     call          !! terminal
 CLOSED     call_short    !! terminal
 CLOSED     fail          !! terminal
 CLOSED     rebuild       !! terminal
+CLOSED     record        !! terminal
 CLOSED     decide        !! terminal
 CLOSED     commit        !! terminal
 CLOSED     commit_held   -> nothing
@@ -234,6 +281,7 @@ FAILED     call          !! terminal
 FAILED     call_short    !! terminal
 FAILED     fail          !! terminal
 FAILED     rebuild       !! terminal
+FAILED     record        !! terminal
 FAILED     decide        !! terminal
 FAILED     commit        !! terminal
 FAILED     commit_held   -> nothing
@@ -281,6 +329,40 @@ PREFILL_ONLY    call          -> call.completed
 PREFILL_ONLY    fail          -> call.failed
 PREFILL_ONLY    cancel        -> request.closed
 
+ECHO            record        -> prompt.recorded
+ECHO            call          -> call.completed
+ECHO            commit_zeros  !! illegal_transition
+
+ECHOED          record        !! broken_invariant
+ECHOED          call          -> call.completed
+ECHOED          commit_held   !! illegal_transition
+ECHOED          commit_other  !! illegal_transition
+
+UNECHOED        record        !! broken_invariant
+UNECHOED        decide        !! broken_invariant
+UNECHOED        cancel        -> request.closed
+
+SCORED          record        -> prompt.recorded
+SCORED          decide        !! broken_invariant
+SCORED          rebuild       -> lanes.rebuilt
+SCORED          start         -> attempt.started
+
+TO_SCORE        record        !! broken_invariant
+TO_SCORE        call          -> call.completed
+
+RECORDED        record        !! broken_invariant
+RECORDED        decide        -> decision.made
+RECORDED        rebuild       -> lanes.rebuilt
+RECORDED        commit_held   !! illegal_transition
+
+ECHO_NO_CALL    close_length  !! broken_invariant
+ECHO_NO_CALL    record        -> prompt.recorded
+
+SCORE_ONLY      close_length  !! broken_invariant
+SCORE_ONLY      record        -> prompt.recorded
+SCORE_ONLY      decide        !! broken_invariant
+
+ZERO_PREFILLED  record        !! broken_invariant
 ZERO_PREFILLED  decide        !! broken_invariant
 ZERO_PREFILLED  rebuild       !! broken_invariant
 ZERO_PREFILLED  close_length  -> request.closed
@@ -332,7 +414,8 @@ def test_the_table_has_every_state_with_every_command_once() -> None:
 @pytest.mark.contract("FSM-1")
 def test_every_kind_of_command_and_every_trigger_is_in_the_table() -> None:
     assert {type(make(pending().state)) for make in COMMANDS.values()} == set(get_args(Command))
-    told = {tag for _, _, arrow, outcome in rows(TABLE) if arrow == "->" for tag in outcome.split(", ")}
+    every = [*rows(TABLE), *rows(SPECIAL)]
+    told = {tag for _, _, arrow, outcome in every if arrow == "->" for tag in outcome.split(", ")}
     assert told - {"nothing"} == {trigger.value for trigger in Trigger}
 
 

@@ -358,7 +358,7 @@ def test_alternatives_agree_with_the_choice_and_with_both_distributions(shape, p
     selection = one(rows[0], Plan(plan.family, plan.transforms, count), unit if plan.stochastic else None)
     raw, after = rows[0].double().log_softmax(-1), processed(rows, *plan.settled(rows.shape[1]))[0]
     assert len(selection.alternatives) == min(count, rows.shape[1])
-    for token, logprob_raw, logprob in selection.alternatives:
+    for token, logprob_raw, logprob, _ in selection.alternatives:
         assert logprob_raw == pytest.approx(raw[token].item(), abs=1e-12)
         assert logprob == pytest.approx(after[token].item(), abs=1e-12)
         if token == selection.token:

@@ -198,6 +198,7 @@ def test_reported_log_probabilities_do_not_move_with_the_temperature(store):
         told.append(
             [(each.logprob_raw, [(a.token, a.logprob_raw) for a in each.alternatives], each.margin) for each in chosen]
         )
-        emitted = [emission.logprob_raw for emission in transcript(store, job).emissions if emission.token is not None]
-        assert emitted == [each.logprob_raw for each in chosen]
+        emitted = [token for emission in transcript(store, job).emissions for token in emission.tokens]
+        assert [token.logprob_raw for token in emitted] == [each.logprob_raw for each in chosen]
+        assert [token.alternatives for token in emitted] == [each.alternatives for each in chosen]
     assert all(each == told[0] for each in told)

@@ -235,7 +235,7 @@ def test_any_order_of_many_transforms_equals_transformers_in_that_order(drawn, o
     for row, selection in enumerate(decide(logits(rows), [plan] * len(rows), [0.4] * len(rows), pasts=pasts)):
         assert selection.support == (theirs[row] > -INF).sum()
         assert selection.logprob == pytest.approx(expected[row, selection.token].item(), abs=1e-4)
-        for token, _, logprob in selection.alternatives:
+        for token, _, logprob, _ in selection.alternatives:
             assert logprob == pytest.approx(expected[row, token].item(), abs=1e-4)
 
 

@@ -11,9 +11,9 @@ import pytest
 from cranks import admit, assert_audited, engine, finish, result, transcript, turn
 from databases import wall_clock_ms
 
+from decodelog.fsm.emission import Emission
 from decodelog.fsm.errors import NotAdmissible, Problem, SchemaViolation
 from decodelog.fsm.ports import Store
-from decodelog.fsm.transcript import Emission
 from decodelog.runtime.models.script import EOS, Piece, Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.store.memory_log import MemoryStore
@@ -93,10 +93,14 @@ def check(store: Store, case: Case, **how: int) -> list[Emission]:
     done, published = streamed(store, case, **how)
     assert (done["text"], done["finish_reason"]) == (case.text, case.finish)
     assert "".join(item.text for item in published) == case.text
-    assert published == transcript(store, done["job"]).emissions
-    assert done["usage"]["completion_tokens"] == len(done["token_ids"]) == sum(i.token is not None for i in published)
+    whole = transcript(store, done["job"])
+    assert published == whole.emissions
+    assert done["token_ids"] == [token.token for item in published for token in item.tokens]
+    assert done["token_ids"] == whole.token_ids[: len(done["token_ids"])]
+    assert done["usage"]["completion_tokens"] == len(whole.token_ids)
+    assert published[-1].usage == done["usage"]
     if case.deltas is not None:
-        assert [item.text for item in published] == list(case.deltas)
+        assert [item.text for item in published if item.text] == [delta for delta in case.deltas if delta]
     assert_audited(store)
     return published
 
@@ -266,7 +270,7 @@ def test_any_pieces_and_any_stops_show_what_the_rules_say(store: Store, seed: in
     text, reason, count = declared(case)
     how = [{}, {"mates": 2}, {"crash_every": rng.randint(2, 4)}][seed % 3]
     items = check(store, case._replace(text=text, finish=reason), **how)
-    assert sum(item.token is not None for item in items) == count
+    assert items[-1].usage["completion_tokens"] == count
 
 
 # ---- limits, usage and refusals --------------------------------------------------------------------------------------
@@ -279,7 +283,7 @@ def test_usage_counts_committed_tokens_and_not_pieces_of_text(store: Store, most
     tokens = [*(bytes([byte]) for byte in FACE.encode()), b"two words", b"", "é".encode()]
     done, published = streamed(store, Case(tokens, {"max_new_tokens": most}, "", ""), mates=2)
     committed = min(most, len(tokens) + 1)
-    assert done["usage"]["completion_tokens"] == committed == sum(item.token is not None for item in published)
+    assert done["usage"]["completion_tokens"] == committed == sum(len(item.tokens) for item in published)
     assert done["usage"]["total_tokens"] == done["usage"]["prompt_tokens"] + committed
     assert published[-1].finish == done["finish_reason"] == ("eos" if most > len(tokens) else "length")
 

@@ -13,7 +13,7 @@ from decodelog.fsm.draft import Draft, draft_from
 from decodelog.service.cli import EXAMPLES
 from decodelog.service.draft_flags import DraftFlags
 
-RESULT = ["job", "identity", "state", "finish_reason", "text", "token_ids", "usage"]
+RESULT = ["job", "identity", "state", "finish_reason", "text", "token_ids", "tokens", "usage"]
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from decodelog.fsm.events import (
     DecisionMade,
     LanesRebuilt,
     OutputCommitted,
+    PromptRecorded,
     RequestAdmitted,
     RequestClosed,
     RequestFailed,
@@ -31,6 +32,7 @@ from decodelog.fsm.events import (
 )
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.output.standing import Standing
+from decodelog.fsm.prompt import PromptToken
 from decodelog.fsm.receipt import Alternative, Receipt, Selection
 from decodelog.store import codec
 from decodelog.store.codec import STEP, STEP_WIRE, WIRE, decode, encode, entries
@@ -44,6 +46,14 @@ SCORES, STATE, OTHER = digest("scores"), digest("state"), digest("other receipt"
 GREEDY = Selection(4567, 1, -1.25, -0.1, 0.7)
 DRAWN = Selection(4567, 40, -1 / 3, -0.1, math.inf, 0.25, 0.125, 0.5)
 LISTED = DRAWN._replace(alternatives=(Alternative(4567, -0.5, -0.25), Alternative(7, -1.5, -math.inf)))
+PIECED = DRAWN._replace(alternatives=(Alternative(4567, -0.5, -0.25, b"caf"), Alternative(7, -1.5, -math.inf, b"")))
+ZERO = Alternative(0, -2.5, -2.5, b"")
+PROMPT = (
+    PromptToken(b"<|im_start|>", True),
+    PromptToken(
+        b"caf\xc3\xa9", False, -1 / 3, (Alternative(7, -0.25, -0.25, b"\xff"), Alternative(0, -2.5, -2.5, b""))
+    ),
+)
 PIECE = b" caf\xc3\xa9\xff"
 
 
@@ -69,8 +79,10 @@ EXAMPLES = {
     "output.committed.1": (OUTPUT,),
     "request.closed.1": (RequestClosed(FinishReason.STOP_STRING, (FinishReason.STOP_STRING, FinishReason.LENGTH)),),
     "request.failed.1": (RequestFailed("numeric_fault", "row 3 holds a NaN"),),
+    "prompt.recorded.1": (PromptRecorded(PROMPT),),
     "step.1-greedy": (CALL, DecisionMade(receipt(GREEDY)), OUTPUT),
     "step.1-drawn": (CALL, DecisionMade(receipt(DRAWN)), OUTPUT),
+    "step.1-alternatives-with-bytes": (CALL, DecisionMade(receipt(PIECED)), OUTPUT),
     "step.1-alternatives": (CALL, DecisionMade(receipt(LISTED)), OUTPUT),
     "step.1-structured": (CALL, DecisionMade(receipt(GREEDY, structure=Standing.TERMINATED)), OUTPUT),
     "step.1-closed": (

@@ -58,6 +58,7 @@ ROWS = (
         "<= es_fold_us / 8",
         lambda f: f["fold_us"] * 8 <= f["es_fold_us"],
     ),
+    Row("read_us", "{:.2f} us", "the same, and the items of a stream made of it"),
     Row(
         "audit_fold_us",
         "{:.2f} us",
@@ -85,7 +86,7 @@ ROWS = (
     Row(
         "text_us",
         "{:.1f} us",
-        "a token's way to visible text, four stop strings: the worse of positions 100 and 8,000, SmolLM2's pieces",
+        "a token to text and its place in a stream, four stop strings: the worse of positions 100 and 8,000",
         "<= 5 us",
         lambda f: f["text_us"] <= 5,
     ),

@@ -24,9 +24,9 @@ def folding(rounds: int, note: Callable[[str], None]) -> Figures:
     """Microseconds an event to load a sampled job of 2,000 tokens; beside aggregates of as many events.
 
     Our side reads the appends, verifies the hash chain over every one, decodes them, and builds state and transcript
-    with every token's text, place and log-probabilities. As the job is one run of steps, its first and its last are
-    folded with receipt and digest, and of those between the counts are checked (see `decodelog.fsm.load`).
-    `audit_fold_us` is the same with every event folded: each receipt is issued and each state digested again.
+    with every token's text and log-probabilities. As the job is one run of steps, its first and its last are folded
+    with receipt and digest, and of those between the counts are checked (see `decodelog.fsm.load`).
+    `read_us` also makes the items of a stream of it, which a reader asks for. `audit_fold_us` is the same with every event folded: each receipt is issued and each state digested again.
     Theirs is `repository.get`: read, decode, apply.
     """
     with one_thread(), folder() as directory, store_at(sqlite_url(directory, "fold")) as store:
@@ -42,6 +42,7 @@ def folding(rounds: int, note: Callable[[str], None]) -> Figures:
         turns = take_turns(
             {
                 "fold_us": lambda: per_event(lambda: loaded(store, job), events),
+                "read_us": lambda: per_event(lambda: read(store, job), events),
                 "audit_fold_us": lambda: per_event(lambda: folded(store, job), events),
                 "es_fold_us": lambda: per_event(lambda: get(app, generation), events),
                 "es_fold_integer_us": lambda: per_event(lambda: get(app, counter), events),
@@ -59,6 +60,15 @@ def loaded(store: Store, job: str) -> int:
     """Load a job's whole log; its count of events."""
     transcript = Transcript()
     load(transcript, store.read(job))
+    return transcript.sequence
+
+
+def read(store: Store, job: str) -> int:
+    """Load a job's whole log and make its stream; its count of events."""
+    transcript = Transcript()
+    load(transcript, store.read(job))
+    if transcript.emissions[-1].finish is None:
+        raise RuntimeError("the stream has no end")
     return transcript.sequence
 
 

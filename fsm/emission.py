@@ -20,7 +20,6 @@ from .output.detokenize import character_at, decode
 from .output.horizon import Horizon
 from .prompt import PromptToken
 from .receipt import Alternative, Selection
-from .spec import Spec
 from .state import State
 
 
@@ -108,10 +107,10 @@ class Emission(NamedTuple):
 class Emitter:
     """Makes emissions of moments, in order. Taking one costs the same at any length."""
 
-    def __init__(self, spec: Spec) -> None:
-        self._alignment: Alignment = spec.alignment
-        self._skip_special = spec.skip_special
-        self._prompt_ids = spec.prompt
+    def __init__(self, alignment: Alignment, prompt: tuple[int, ...] = (), skip_special: bool = True) -> None:
+        self._alignment = alignment
+        self._prompt_ids = prompt
+        self._skip_special = skip_special
         self._waiting: deque[tuple[int, Moment]] = deque()  # offset of the first byte, and the moment
         self._tail = b""  # the output's bytes from the last released one on
         self._end = 0  # of the newest token, with what was trimmed of it

@@ -65,8 +65,10 @@ class Transcript:
         """Everything that it has made visible, in order; the last item says how the job ended."""
         moments = self.moments
         if self._emitted < len(moments) and self.state is not None:
-            emitter = self._emitter = self._emitter or Emitter(self.state.spec)
-            made = map(emitter.take, moments[self._emitted :])
+            spec = self.state.spec
+            if self._emitter is None:
+                self._emitter = Emitter(spec.alignment, spec.prompt, spec.skip_special)
+            made = map(self._emitter.take, moments[self._emitted :])
             self._emissions += [emission for emission in made if emission is not None]
             self._emitted = len(moments)
         return self._emissions
@@ -75,6 +77,16 @@ class Transcript:
         """Those of events after `sequence`."""
         emissions = self.emissions
         return emissions[bisect_right(emissions, sequence, key=attrgetter("sequence")) :]
+
+    def hand_over(self) -> Sequence[Emission]:
+        """What became visible since the last hand-over, and is not kept here: for whoever goes on with the job.
+
+        The transcript then has its tokens and its state, and neither text nor result.
+        """
+        emissions = self.emissions
+        self.moments.clear()
+        self._emissions, self._emitted = [], 0
+        return emissions
 
     @property
     def text(self) -> str:

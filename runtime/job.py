@@ -58,6 +58,7 @@ class Job:
             raise BrokenInvariant(clause="LOG-1", reason=f"job {claim.job} has no events")
         if head != claim.head:
             raise BrokenInvariant(clause="LOG-3", reason=f"job {claim.job} ends at {head}, its row says {claim.head}")
+        transcript.hand_over()  # what came before is the log's to show
         spec, tokens = transcript.state.spec, transcript.token_ids
         plan = plan_of(spec)
         history = History.of(plan, spec.prompt)

@@ -137,17 +137,18 @@ class Writer:
         lost: list[LostTenure] = []
         for (job, proposal, _), result in zip(steps, results, strict=True):
             try:
-                before = job.transcript.sequence
                 job.settle(proposal, result)
-                self._publish(job, before, proposal.state)
+                self._publish(job, proposal.state)
             except LostTenure as loss:
                 job.lost = True
                 lost.append(loss)
         return lost
 
-    def _publish(self, job: Job, before: int, state: State) -> None:
-        """Hand the sink what became visible after event `before`."""
-        if self._sink is None or job.detached or not (emissions := job.transcript.emissions_after(before)):
+    def _publish(self, job: Job, state: State) -> None:
+        if self._sink is None or job.detached:
+            job.transcript.moments.clear()
+            return
+        if not (emissions := job.transcript.hand_over()):
             return
         try:
             self._sink(job.name, emissions, state)

@@ -26,7 +26,8 @@ def folding(rounds: int, note: Callable[[str], None]) -> Figures:
     Our side reads the appends, verifies the hash chain over every one, decodes them, and builds state and transcript
     with every token's text and log-probabilities. As the job is one run of steps, its first and its last are folded
     with receipt and digest, and of those between the counts are checked (see `decodelog.fsm.load`).
-    `read_us` also makes the items of a stream of it, which a reader asks for. `audit_fold_us` is the same with every event folded: each receipt is issued and each state digested again.
+    `read_us` also makes the items of a stream of it, which a reader asks for. `audit_fold_us` is the same as `fold_us`
+    with every event folded: each receipt is issued and each state digested again.
     Theirs is `repository.get`: read, decode, apply.
     """
     with one_thread(), folder() as directory, store_at(sqlite_url(directory, "fold")) as store:

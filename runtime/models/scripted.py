@@ -1,8 +1,9 @@
 """A model whose score rows are written down: an instrument that drives every case of output, fault and load.
 
 The vocabulary is the 256 bytes, `<|eos|>`, `<|answer|>`, and then the script's own pieces. Row n is what the call
-after n tokens of output returns; every row of a prompt is row 0. `<|answer|>` ends a prompt, so that a lane's step is
-known from its tokens alone, in another process too; a prompt without it is taken to be `prompt_tokens` long.
+after n tokens of output returns; a prefill's row stands for each row of its prompt. `<|answer|>` ends a prompt, so that
+a lane's step is known from its tokens alone, in another process too; a prompt without it is taken to be `prompt_tokens`
+long.
 """
 
 from __future__ import annotations
@@ -154,9 +155,9 @@ class ScriptedSession:
             scores = self._rows[places[0]]
         else:
             scores = torch.from_numpy(self._table[places])
-        for call in calls:
+        for call, row in zip(calls, scores, strict=True):
             if isinstance(call, Prefill) and call.watch is not None:
-                call.watch(self._rows[0].expand(len(call.tokens), -1))
+                call.watch(row.expand(len(call.tokens), -1))
         self._event += 1
         return ScriptedTicket(self._event, (), 0, [], "prepared", lanes, stops, scores)
 

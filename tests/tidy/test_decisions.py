@@ -51,5 +51,6 @@ def test_names_and_words_are_read_from_a_docstring() -> None:
 
 def test_a_processor_that_a_transform_names_is_compared_with_it() -> None:
     compared = "".join(path.read_text("utf-8") for path in (TESTS / "runtime").glob("test_policy*.py"))
-    for kind in SEALED_ORDER:
-        assert kind.processor is None or f"{kind.processor}(" in compared, kind.processor
+    named = re.findall(r"`(\w+Logits(?:Processor|Warper))`", decisions.page())
+    assert len(named) == sum(kind.processor is not None for kind in SEALED_ORDER) + 1
+    assert [name for name in named if f"{name}(" not in compared] == []

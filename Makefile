@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --constr
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint fmt bench contract model clean
+.PHONY: help demo test lint fmt bench contract docs model clean
 unexport PYTHONPATH PYTHONHOME
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make fmt       apply the formatter and the safe fixes"
 	@echo "make bench     the benchmark table, and build/bench.json"
 	@echo "make contract  each clause with the tests that prove it, and the unproven ones"
+	@echo "make docs      write docs/decisions.md from the code"
 	@echo "make model     fetch and convert the model of the demo and the tests"
 	@echo "make clean     remove the environment, the builds and the caches"
 
@@ -52,6 +53,9 @@ bench: $(BENCHED) model
 
 contract: $(READY)
 	$(BIN)/python tools/contract_report.py
+
+docs: $(READY)
+	$(BIN)/python tools/decisions.py
 
 model: $(READY)
 	$(BIN)/decodelog model fetch smollm2-135m-instruct

@@ -49,7 +49,7 @@ class Situation(NamedTuple):
 
 
 Rung = tuple[str, Callable[[Situation], str | None]]
-"""A stable name, and a function that says why the situation fails; None where it holds."""
+"""A stable name, and a function that says why the situation fails, or None; its docstring says what must hold."""
 
 
 def check(envelope: Envelope, facts: ArtifactFacts, capabilities: frozenset[Capability] = NO_CAPABILITIES) -> None:
@@ -87,6 +87,7 @@ def _equal(path: str, fact: str) -> Rung:
         sealed, actual = field(situation.envelope), loaded(situation.facts)
         return None if sealed == actual else f"the envelope says {sealed}, and the loaded artifact has {actual}"
 
+    fault.__doc__ = "It is the loaded artifact's."
     return path, fault
 
 
@@ -98,6 +99,7 @@ def _needs(name: str, asked: Callable[[Envelope], bool], capability: Capability)
             return f"this program does not offer {capability}"
         return None
 
+    fault.__doc__ = f"Where it is asked for, the program offers {capability}."
     return name, fault
 
 
@@ -105,40 +107,53 @@ def _needs(name: str, asked: Callable[[Envelope], bool], capability: Capability)
 
 
 def _mask_length(situation: Situation) -> str | None:
+    """There is one mask entry for each prompt id."""
     prompt = situation.envelope.prompt
     ids, mask = len(prompt.token_ids), len(prompt.attention_mask)
     return None if ids == mask else f"{ids} token ids have {mask} mask entries"
 
 
 def _mask_hides(situation: Situation) -> str | None:
+    """No prompt token is hidden."""
     # Padding belongs to a batch, not to a request: a hidden token would count as input and change nothing.
     mask = situation.envelope.prompt.attention_mask
     return None if all(mask) else f"token {mask.index(0)} is hidden; leave hidden tokens out of the prompt"
 
 
 def _empty(situation: Situation) -> str | None:
+    """There is a token to start from."""
     return None if situation.envelope.prompt.token_ids else "there is no token to start from"
 
 
 def _beyond_context(situation: Situation) -> str | None:
+    """The prompt fits into the context."""
     length, room = len(situation.envelope.prompt.token_ids), situation.envelope.position_visibility.context_tokens_max
     return None if length <= room else f"{length} prompt tokens do not fit into a context of {room}"
 
 
-def _outside(ids: Iterable[int], situation: Situation) -> str | None:
-    size = situation.envelope.text_interface.vocabulary_size
-    return next((f"id {one} lies outside the vocabulary of {size}" for one in ids if one >= size), None)
+def _within(name: str, ids: Callable[[Envelope], Iterable[int]]) -> Rung:
+    """A rung: these ids of the envelope are in the vocabulary."""
+
+    def fault(situation: Situation) -> str | None:
+        """Every id is in the vocabulary."""
+        size = situation.envelope.text_interface.vocabulary_size
+        outside = (one for one in ids(situation.envelope) if one >= size)
+        return next((f"id {one} lies outside the vocabulary of {size}" for one in outside), None)
+
+    return name, fault
 
 
 # ---- special ids ----------------------------------------------------------------------------------------------
 
 
 def _eos_of_artifact(situation: Situation) -> str | None:
+    """They are the loaded artifact's."""
     sealed, actual = situation.envelope.text_interface.eos_ids, tuple(sorted(situation.facts.eos_ids))
     return None if sealed == actual else f"the envelope says {sealed}, and the loaded artifact has {actual}"
 
 
 def _eos_of_planes(situation: Situation) -> str | None:
+    """They are those of text_interface."""
     ends, declared = situation.envelope.termination.eos_ids, situation.envelope.text_interface.eos_ids
     return None if ends == declared else f"it is {ends}, and text_interface.eos_ids is {declared}"
 
@@ -146,12 +161,19 @@ def _eos_of_planes(situation: Situation) -> str | None:
 # ---- policy ---------------------------------------------------------------------------------------------------
 
 
-def _repeated(entries: Iterable[Any]) -> str | None:
-    kinds = [entry.kind for entry in entries]
-    return next((f"{kind} is written twice" for kind in kinds if kinds.count(kind) > 1), None)
+def _each_once(name: str, entries: Callable[[Envelope], Iterable[Any]]) -> Rung:
+    """A rung: of these entries no two are of one kind."""
+
+    def fault(situation: Situation) -> str | None:
+        """No kind is written twice."""
+        kinds = [entry.kind for entry in entries(situation.envelope)]
+        return next((f"{kind} is written twice" for kind in kinds if kinds.count(kind) > 1), None)
+
+    return name, fault
 
 
 def _grammar_conflicts(situation: Situation) -> str | None:
+    """A grammar comes first, without ignore_eos, min_new_tokens or detectors."""
     envelope = situation.envelope
     places = [index for index, entry in enumerate(envelope.policy.transforms) if isinstance(entry, Grammar)]
     if not places:
@@ -170,18 +192,25 @@ def _grammar_conflicts(situation: Situation) -> str | None:
 
 def _policy(name: str, fault: Callable[[Envelope], str | None]) -> Rung:
     """A rung: a check of the policy that needs the envelope alone."""
-    return name, lambda situation: fault(situation.envelope)
+
+    def of_situation(situation: Situation) -> str | None:
+        return fault(situation.envelope)
+
+    of_situation.__doc__ = fault.__doc__
+    return name, of_situation
 
 
 # ---- cache and positions --------------------------------------------------------------------------------------
 
 
 def _context_of_model(situation: Situation) -> str | None:
+    """The context is no longer than the model has positions."""
     asked, room = situation.envelope.position_visibility.context_tokens_max, situation.facts.context_tokens_max
     return None if asked <= room else f"{asked} positions are asked for, and the model has {room}"
 
 
 def _cache_start(situation: Situation) -> str | None:
+    """The run begins with an empty cache."""
     start = situation.envelope.position_visibility.cache_position_start
     return None if start == 0 else f"it is {start}, and every run begins with an empty cache"
 
@@ -190,6 +219,7 @@ def _cache_start(situation: Situation) -> str | None:
 
 
 def _unscored_prompt(situation: Situation) -> str | None:
+    """A prompt whose log-probabilities are asked for is prefilled, and the vocabulary has as many alternatives."""
     envelope = situation.envelope
     if not envelope.output.extras:
         return None
@@ -214,20 +244,20 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("prompt_mask_hides", _mask_hides),
     ("prompt_empty", _empty),
     ("prompt_beyond_context", _beyond_context),
-    ("prompt_ids_in_vocabulary", lambda situation: _outside(situation.envelope.prompt.token_ids, situation)),
-    ("stop_ids_in_vocabulary", lambda situation: _outside(situation.envelope.termination.stop_token_ids, situation)),
+    _within("prompt_ids_in_vocabulary", lambda envelope: envelope.prompt.token_ids),
+    _within("stop_ids_in_vocabulary", lambda envelope: envelope.termination.stop_token_ids),
     # Special ids: the artifact's, and the same in both planes.
     _equal("text_interface.bos_id", "bos_id"),
     ("text_interface.eos_ids", _eos_of_artifact),
     _equal("text_interface.pad_id", "pad_id"),
     ("termination.eos_ids", _eos_of_planes),
     # The policy says all that it needs, once, and nothing idle.
-    ("policy_transform_repeated", lambda situation: _repeated(situation.envelope.policy.transforms)),
+    _each_once("policy_transform_repeated", lambda envelope: envelope.policy.transforms),
     _policy("policy_greedy_reshapes", policy_checks.greedy_reshapes),
     _policy("policy_temperature_missing", policy_checks.temperature_missing),
     ("policy_grammar", _grammar_conflicts),
     _policy("policy_logprobs_top", policy_checks.too_many_logprobs),
-    ("policy_ids_in_vocabulary", lambda situation: _outside(policy_checks.ids(situation.envelope), situation)),
+    _within("policy_ids_in_vocabulary", policy_checks.ids),
     _policy("policy_no_token_left", policy_checks.no_token_left),
     _policy("policy_forced_token_conflict", policy_checks.forced_token_conflict),
     # Cache ABI, and the positions that the cache is to hold.
@@ -236,6 +266,6 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("cache_position_start", _cache_start),
     # Promises about the output.
     _needs("output.final_cache", lambda envelope: envelope.output.final_cache == "repaired", "repair_call"),
-    ("output_extra_repeated", lambda situation: _repeated(situation.envelope.output.extras)),
+    _each_once("output_extra_repeated", lambda envelope: envelope.output.extras),
     ("output_prompt_logprobs", _unscored_prompt),
 )

@@ -48,7 +48,9 @@ class Token(NamedTuple):
     """A token as a caller sees it.
 
     place       its index among the output's tokens, or the prompt's, from 0
-    token       id in the vocabulary;  piece  its exact bytes;  hidden  it is special and not shown
+    token       id in the vocabulary
+    piece       its exact bytes
+    hidden      whether it is special and not shown
     byte        offset of its first byte in the job's text, in bytes; a hidden one stands there and takes no room
     character   offset of the character that this byte belongs to, in characters (code points)
     logprob_raw, logprob   nats, before and after the policy's transforms; None of a prompt's token where none is known
@@ -83,8 +85,10 @@ class Emission(NamedTuple):
 
     sequence     the event's place in the job's log; reading on from it gives exactly the rest
     text         text released, possibly empty
-    characters   character offset of `text` in the whole text;  bytes  the byte offset of the same place
-    tokens       output tokens released, in order;  place  how many were released before them
+    characters   offset of `text` in the whole text, in characters (code points)
+    bytes        offset of the same place in bytes
+    place        how many output tokens were released before
+    tokens       output tokens released, in order
     prompt       the prompt's tokens, on the one item that has them, where the request asks for them
     finish       on the last item: a finish reason, or "failed"
     usage        on the last item: counts of committed tokens, as in the result

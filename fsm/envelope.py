@@ -230,8 +230,20 @@ class PromptLogprobs(Plane):
 class Output(Plane):
     """What the caller gets, and what a complete answer means.
 
-    final_cache  pending: the last token has no K/V; repaired: one more call gives it one
-    alignment    text: text is cut at the stop, token: at a token's end, span: tokens kept and ranges published
+    alignment text       the text is cut at the stop; tokens that begin before the cut are kept, the last perhaps cut in
+                         two
+    alignment token      the text ends with the last token that has nothing of the stop, and the tokens are kept that it
+                         is made of; with include_stop, with the token that completes the stop
+    alignment span       the text is cut at the stop; every token is kept, and the visible and the trimmed ranges are
+                         published
+    include_stop         the text ends after the stop string, and not before it; in streams and results alike
+    echo_prompt          the prompt's text, decoded by itself, comes before the output's; offsets count from its
+                         beginning
+    skip_special_tokens  special tokens show no text and take none away: they neither join nor split what is around
+                         them, and one that is the stop itself ends the text where it stands
+    final_cache          pending: the last token has no K/V; repaired: one more call gives it one
+    consumer_policy      detach: the job outlives its reader; cancel: it ends when its reader leaves
+    extras               further results, each kind once; prompt_logprobs: the prompt's tokens with log-probabilities
     """
 
     echo_prompt: bool

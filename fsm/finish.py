@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 
 class FinishReason(StrEnum):
@@ -21,6 +23,25 @@ class FinishReason(StrEnum):
 
     __hash__ = str.__hash__
 
+
+TRIGGERS: Final[Mapping[FinishReason, str]] = MappingProxyType(
+    {
+        FinishReason.CANCELLED: "a cancel was taken; exactly the tokens committed before it stay",
+        FinishReason.TIMEOUT: "`deadline_ms` has passed since the admission",
+        FinishReason.STRUCTURED_ERROR: "the text is not of the grammar, or its guards leave no token that may follow",
+        FinishReason.STOP_STRING: "a token brought the last byte of a stop string",
+        FinishReason.STOP_TOKEN: "the token is one of `stop_token_ids`",
+        FinishReason.STRUCTURED_COMPLETE: "the grammar, or a detector, has its whole structure, and nothing may follow",
+        FinishReason.EOS: "the token is one of the tokenizer's end tokens, and they are not ignored",
+        FinishReason.LENGTH: "`max_new_tokens` are committed",
+        FinishReason.CONTEXT_LIMIT: "no further call fits into the context",
+    }
+)
+
+HELD_BACK: Final = frozenset(
+    {FinishReason.STOP_STRING, FinishReason.STOP_TOKEN, FinishReason.STRUCTURED_COMPLETE, FinishReason.EOS}
+)
+"""What cannot end a job before min_new_tokens: the tokens are masked, and stops and structures do not count yet."""
 
 DEFAULT_ORDER: tuple[FinishReason, ...] = tuple(FinishReason)
 

@@ -1,4 +1,7 @@
-"""What the policy of an envelope must fulfil beyond its schema. Each check says why it fails, or None."""
+"""What the policy of an envelope must fulfil beyond its schema. Each check says why it fails, or None.
+
+A docstring says what must hold.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ OF_SAMPLING = (Temperature, TopK, TopP, MinP, TypicalP)
 
 
 def greedy_reshapes(envelope: Envelope) -> str | None:
+    """A greedy policy has no transform that only sampling has a use for."""
     policy = envelope.policy
     idle = [entry.kind for entry in policy.transforms if isinstance(entry, OF_SAMPLING)]
     if policy.family == "greedy" and idle:
@@ -30,12 +34,14 @@ def greedy_reshapes(envelope: Envelope) -> str | None:
 
 
 def temperature_missing(envelope: Envelope) -> str | None:
+    """A sampling policy states its temperature."""
     policy = envelope.policy
     stated = any(isinstance(entry, Temperature) for entry in policy.transforms)
     return "sampling must state its temperature" if policy.family == "sample" and not stated else None
 
 
 def too_many_logprobs(envelope: Envelope) -> str | None:
+    """No more alternatives are asked for than the vocabulary has tokens."""
     top, size = envelope.policy.logprobs_top, envelope.text_interface.vocabulary_size
     return None if top <= size else f"{top} alternatives do not exist in a vocabulary of {size}"
 
@@ -53,7 +59,7 @@ def ids(envelope: Envelope) -> Iterator[int]:
 
 
 def no_token_left(envelope: Envelope) -> str | None:
-    """Whether some step surely has no token to choose: what is allowed, without what is banned and what ends early."""
+    """What is allowed, without what is banned and what ends too early, leaves a token to every step."""
     allowed, banned = _allowed_and_banned(envelope)
     size = envelope.text_interface.vocabulary_size
     left = allowed - banned if allowed is not None else None
@@ -66,7 +72,7 @@ def no_token_left(envelope: Envelope) -> str | None:
 
 
 def forced_token_conflict(envelope: Envelope) -> str | None:
-    """Whether a forced token is out of reach, or is removed by a list of the same policy."""
+    """Each forced token is in reach, and no list of the same policy removes it."""
     allowed, banned = _allowed_and_banned(envelope)
     end = envelope.termination
     for forced in _forced(envelope):

@@ -87,12 +87,11 @@ class Receipt:
 
     step        index of the output token that it decides, from 0; with `branch` and the envelope's choice it is
                 also the counter of the noise, so no draw depends on when or where it was made
+    branch      which branch of the job it decides; 0 where there is one
     piece       exact raw bytes of the token
     hidden      the token is special and not shown
     structure   where the token leaves the grammar's parser, where the request has a grammar
-    receipt_id  SHA-256 over all of it, the job, the digest of the PREFILLED state it was issued in (which covers every
-                earlier receipt), the score digest, and the request identity; the identity stands for score kind,
-                vocabulary axis and map, ordered transforms, tie rule, RNG algorithm and key
+    receipt_id  SHA-256 over all of it, and over the binding, prior state and scores that `issue` takes
     """
 
     step: int
@@ -131,10 +130,13 @@ def issue(
 ) -> Receipt:
     """Make the receipt of one decision.
 
-    binding is the job's digest of (domain, request identity, job); prior the digest of the PREFILLED state; scores the
-    SHA-256 of the score row's float32 bytes: 32 bytes each. None of them is a field: whoever holds the state can issue
-    the receipt again, and only then has the same id. A selection that no receipt can hold is a BrokenInvariant: a draw
-    outside its own interval, half of a draw, a number that does not fit.
+    binding  digest of domain, request identity and job; the identity stands for score kind, vocabulary axis and map,
+             ordered transforms, tie rule, RNG algorithm and key
+    prior    digest of the PREFILLED state that the receipt is issued in, which covers every receipt before
+    scores   SHA-256 of the score row's float32 bytes
+    These are 32 bytes each, and no fields: whoever holds the state can issue the receipt again, and only then has the
+    same id. The other arguments are those of `Receipt`. A selection that no receipt can hold is a BrokenInvariant: a
+    draw outside its own interval, half of a draw, a number that does not fit.
     """
     check_draw(selection)
     try:

@@ -7,9 +7,9 @@ grows by a constant a step; the state of a step is reached by one multiplication
 
 The rule is named `counter_v1` in the envelope:
 
-    philox4x32-10   key = (seed mod 2^32, seed div 2^32), counter = (step, branch, choice, 0)
+    philox4x32-10   key = (seed mod 2^32, seed div 2^32), counter = (step, branch, choice, 0);
                     bits = first output word, then the second one
-    splitmix64      origin = seed + mix(choice * 2^32 + branch), state = origin + (step + 1) * GAMMA, all mod 2^64
+    splitmix64      origin = seed + mix(choice * 2^32 + branch), state = origin + (step + 1) * GAMMA, all mod 2^64;
                     bits = mix(state); choice 0 of branch 0 is plain splitmix64 seeded with the seed
     both            draw = the 53 high bits of the 64, times 2^-53
 """

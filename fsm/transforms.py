@@ -1,19 +1,7 @@
 """The transforms of the policy plane: members of one tagged union, in the order in which they are applied.
 
-Names and meanings are those of the transformers library's processors where it has one. Every numeric edge has one
-meaning; "off" says that the transform then changes nothing:
-
-    temperature         value > 0; below 1e-5 the best token alone; 1 is off
-    top_k               k >= 1; at or above the vocabulary it is off
-    top_p               0: the best token alone; 1: off
-    min_p               0: off; 1: the best token and those that score as it does
-    typical_p           0: the most typical token alone; 1: off
-    repetition_penalty  > 0; 1: off; below 1 it favours what was there
-    frequency_penalty   0: off; below 0 it favours what was there
-    presence_penalty    0: off; below 0 it favours what was there
-    no_repeat_ngram     size 1: no token of the scope comes again; longer than the text so far: off
-    logit_bias          0 changes nothing
-    allowed_tokens, banned_tokens, forced_tokens    lists of at least one entry
+Names and meanings are those of the transformers library's processors where it has one: `processor` names the class that
+a transform equals, and the tests hold it so. What every number means at its edges is in `edges`.
 
 Penalties and biases act on scores in nats as the transforms before them left them, and a score that would leave the
 range of its type stays at the end of it. A token that was removed stays removed, but for the one that is forced.
@@ -21,7 +9,7 @@ range of its type stays at the end of it. A token that was removed stays removed
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -43,57 +31,69 @@ TokenIds = Annotated[
 ]
 
 
-class Temperature(Plane):
+class OneTransform(Plane):
+    """What is common to all: `processor`, the class of the transformers library that it equals, if there is one."""
+
+    processor: ClassVar[str | None] = None
+
+
+class Temperature(OneTransform):
     """Divides the scores. Temperature 0 is the greedy family, so a value is positive, however small."""
 
+    processor = "TemperatureLogitsWarper"
     kind: Literal["temperature"]
     value: Annotated[float, Field(gt=0, le=limits.TEMPERATURE_MAX)]
 
 
-class TopK(Plane):
+class TopK(OneTransform):
     """Keeps the k best scores; a k above the vocabulary keeps all."""
 
+    processor = "TopKLogitsWarper"
     kind: Literal["top_k"]
     k: Annotated[int, Field(ge=1, le=limits.VOCABULARY_SIZE_MAX)]
 
 
-class TopP(Plane):
+class TopP(OneTransform):
     """Keeps the smallest set of best tokens whose probability reaches p: 0 keeps the best one, 1 keeps all."""
 
+    processor = "TopPLogitsWarper"
     kind: Literal["top_p"]
     p: Probability
 
 
-class MinP(Plane):
+class MinP(OneTransform):
     """Keeps the tokens whose probability is at least p times that of the best one."""
 
+    processor = "MinPLogitsWarper"
     kind: Literal["min_p"]
     p: Probability
 
 
-class TypicalP(Plane):
+class TypicalP(OneTransform):
     """Keeps the smallest set of the most typical tokens whose probability reaches p.
 
     A token is the more typical, the nearer its surprisal is to the entropy; the best token may be left out.
     Source: Meister et al., "Locally Typical Sampling" (2023).
     """
 
+    processor = "TypicalLogitsWarper"
     kind: Literal["typical_p"]
     p: Probability
 
 
-class RepetitionPenalty(Plane):
+class RepetitionPenalty(OneTransform):
     """Divides the positive scores of the scope's tokens by the penalty, and multiplies the negative ones.
 
     Source: Keskar et al., "CTRL: A Conditional Transformer Language Model for Controllable Generation" (2019).
     """
 
+    processor = "RepetitionPenaltyLogitsProcessor"
     kind: Literal["repetition_penalty"]
     penalty: Annotated[float, Field(gt=0, le=limits.REPETITION_PENALTY_MAX)]
     scope: Scope
 
 
-class FrequencyPenalty(Plane):
+class FrequencyPenalty(OneTransform):
     """Subtracts the penalty from a token's score once for each time that the scope has it."""
 
     kind: Literal["frequency_penalty"]
@@ -101,7 +101,7 @@ class FrequencyPenalty(Plane):
     scope: Scope
 
 
-class PresencePenalty(Plane):
+class PresencePenalty(OneTransform):
     """Subtracts the penalty once from the score of each token that the scope has."""
 
     kind: Literal["presence_penalty"]
@@ -109,12 +109,13 @@ class PresencePenalty(Plane):
     scope: Scope
 
 
-class NoRepeatNgram(Plane):
+class NoRepeatNgram(OneTransform):
     """Removes each token that would complete a sequence of `size` tokens which the scope has already.
 
     The sequence that it would complete is the last one of prompt and output, wherever it begins.
     """
 
+    processor = "NoRepeatNGramLogitsProcessor"
     kind: Literal["no_repeat_ngram"]
     size: Annotated[int, Field(ge=1, le=limits.NGRAM_SIZE_MAX)]
     scope: Scope
@@ -136,23 +137,25 @@ Biases = Annotated[
 ]
 
 
-class LogitBias(Plane):
+class LogitBias(OneTransform):
     """Adds a bias to the scores of some tokens."""
 
+    processor = "SequenceBiasLogitsProcessor"
     kind: Literal["logit_bias"]
     biases: Biases
 
 
-class AllowedTokens(Plane):
+class AllowedTokens(OneTransform):
     """Removes every token but these."""
 
     kind: Literal["allowed_tokens"]
     token_ids: TokenIds
 
 
-class BannedTokens(Plane):
+class BannedTokens(OneTransform):
     """Removes these tokens."""
 
+    processor = "SuppressTokensLogitsProcessor"
     kind: Literal["banned_tokens"]
     token_ids: TokenIds
 
@@ -173,14 +176,15 @@ Forced = Annotated[
 ]
 
 
-class ForcedTokens(Plane):
+class ForcedTokens(OneTransform):
     """At some steps removes every token but one, whatever was removed before."""
 
+    processor = "ForcedBOSTokenLogitsProcessor"
     kind: Literal["forced_tokens"]
     tokens: Forced
 
 
-class Grammar(Plane):
+class Grammar(OneTransform):
     """Keeps the tokens that lead on in a language, and an end token only where the output is whole.
 
     language  json_schema: `source` is a schema, an object, without blanks, its numbers and strings as RFC 8785 writes
@@ -208,20 +212,22 @@ class Grammar(Plane):
         return self
 
 
+# In the order in which a draft seals them; an envelope may have another.
 Transform = Annotated[
-    Temperature
-    | TopK
-    | TopP
-    | MinP
-    | TypicalP
+    Grammar
+    | LogitBias
     | RepetitionPenalty
     | FrequencyPenalty
     | PresencePenalty
     | NoRepeatNgram
-    | LogitBias
-    | AllowedTokens
     | BannedTokens
+    | AllowedTokens
     | ForcedTokens
-    | Grammar,
+    | Temperature
+    | TopK
+    | TopP
+    | MinP
+    | TypicalP,
     Field(discriminator="kind"),
 ]
+SEALED_ORDER: Final[tuple[type[OneTransform], ...]] = get_args(get_args(Transform)[0])

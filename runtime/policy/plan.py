@@ -1,6 +1,6 @@
 """What the policy does to one row: a family and an ordered list of transforms.
 
-Every numeric edge has one meaning; the envelope's transforms name those of single kinds. At the kernels
+Every numeric edge has one meaning; `fsm.edges` has those of requests. At the kernels
 
     temperature  0          the best token alone (the lowest id of equals); `Plan.of` makes it a greedy plan
                  < 1e-5     the same: nothing but rounding is left of the others

@@ -15,13 +15,14 @@ def plan_of(spec: Spec) -> Plan:
     grammar's support is a mask of each step.
     """
     policy = spec.envelope.policy
-    steps = [_transform(transform) for transform in policy.transforms]
+    steps = [kernel_of(transform) for transform in policy.transforms]
     if spec.min_new_tokens and spec.ending_ids:
         steps.insert(0, kinds.MinNewTokens(spec.min_new_tokens, tuple(sorted(spec.ending_ids))))
     return Plan(policy.family, tuple(steps), policy.logprobs_top)
 
 
-def _transform(transform: transforms.Transform) -> kinds.Transform:
+def kernel_of(transform: transforms.Transform) -> kinds.Transform:
+    """The same transform as the kernels take it."""
     match transform:
         case transforms.Temperature():
             return kinds.Temperature(transform.value)

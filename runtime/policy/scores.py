@@ -43,7 +43,10 @@ class Logits:
 
 @dataclass(frozen=True, slots=True)
 class LogProbabilities:
-    """Normalised log-probabilities in nats. values [B, V] float64, <= 0."""
+    """Normalised log-probabilities in nats.
+
+    values  [B, V] float64, <= 0
+    """
 
     values: Tensor
     axis: VocabularyAxis

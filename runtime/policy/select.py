@@ -133,11 +133,11 @@ def probabilities(settled: Logits) -> Probabilities:
 
 
 def draw(distribution: Probabilities, unit: Tensor) -> Choice:
-    """Choose by inverse cumulative distribution, in order of token id, in float64.
+    """Choose the first token, in order of token id, at which the cumulative distribution exceeds the draw, in float64.
 
     unit  [B, 1] float64, uniform in [0, 1)
-    The cumulative distribution is divided by its own last value, so it ends at exactly 1; the choice is the first
-    token at which it exceeds `unit`, which always has a positive weight.
+    The cumulative distribution is divided by its own last value, so it ends at exactly 1; the choice always has a
+    positive weight.
     """
     require(distribution, Probabilities, "draw")
     sums = distribution.values.cumsum(-1)

@@ -19,7 +19,8 @@ Step = Annotated[
 
 def explain(job: options.JobName, step: Step = None, db: options.Database = None, json: options.Json = False) -> None:
     """Tell why a token was chosen, and what came of it, from the log alone."""
-    from ..explain import decision_of, explained, told
+    from ..explain import decision_of, explained
+    from ..explain_text import told
 
     with opened(db) as store:
         facts = explained(decision_of(store, find_job(store, job), step))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from jobs import EOS, Live, call, crank, decision
 
 from decodelog.fsm.errors import BrokenInvariant
-from decodelog.fsm.finish import DEFAULT_ORDER, FROM_OUTSIDE, FinishReason, rank
+from decodelog.fsm.finish import DEFAULT_ORDER, FROM_OUTSIDE, HELD_BACK, FinishReason, rank
 from decodelog.fsm.next_step import Step, close_reason, due_reasons, next_step
 from decodelog.fsm.state import Ending, State
 from decodelog.fsm.states import Status, Suffix
@@ -150,6 +151,40 @@ def test_before_the_least_number_of_tokens_only_the_limits_end_a_job(token: int)
     assert live.state.status is Status.PENDING
     live.turn(token, b"!")
     assert (finish(live.state), live.state.due) == (CONTEXT_LIMIT, (CONTEXT_LIMIT,))
+
+
+EARLY: dict[FinishReason, tuple[dict[str, Any], tuple[int, bytes]]] = {
+    STOP_STRING: ({"stop": ["!"]}, (50, b"!")),
+    STOP_TOKEN: ({"stop_ids": [9]}, (9, b"x")),
+    END: ({}, (EOS, b"x")),
+    FinishReason.STRUCTURED_COMPLETE: ({"termination.detectors": [{"kind": "json_value"}]}, (50, b"[1]")),
+}
+
+
+@pytest.mark.contract("OUT-3", "FSM-7")
+@pytest.mark.parametrize("reason", HELD_BACK)
+def test_what_is_held_back_ends_a_job_from_the_minimum_on_and_not_before(reason: FinishReason) -> None:
+    options, token = EARLY[reason]
+    live = Live.admit(min_new=3, **options)
+    for _ in range(2):
+        live.turn(*token)
+        assert (live.state.status, live.state.due) == (Status.PENDING, ())
+    live.turn(*token)
+    assert (finish(live.state), live.state.due) == (reason, (reason,))
+
+
+def test_all_that_is_not_held_back_ends_a_job_before_the_minimum_or_cannot_come_before_it() -> None:
+    assert EARLY.keys() == HELD_BACK
+    assert set(FinishReason) - HELD_BACK == {
+        *FROM_OUTSIDE,
+        CONTEXT_LIMIT,
+        LENGTH,  # max_new_tokens is at least min_new_tokens
+        FinishReason.STRUCTURED_ERROR,  # a grammar takes no minimum
+    }
+    for reason in FROM_OUTSIDE:
+        live = Live.admit(min_new=3)
+        live.turn(50)
+        assert finish(transition(live.state, CloseRequest(reason)).state) is reason
 
 
 def test_an_eos_that_is_ignored_ends_nothing() -> None:

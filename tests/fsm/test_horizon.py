@@ -1,4 +1,4 @@
-"""What becomes visible: whole-text truth, for every split into tokens, and the public faults of such code."""
+"""What becomes visible: whole-text truth, for every split into tokens, and the faults that such code is known for."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_ten_thousand_random_tokens_with_stops_that_never_complete_and_one_that_
     assert run(tokens, (*near, stop)).text == whole_text(data, (stop,), False)[0]
 
 
-# ---- faults reported in public ---------------------------------------------------------------------------------
+# ---- faults that stop strings are known for --------------------------------------------------------------------
 
 
 def test_a_stop_that_shares_no_prefix_withholds_nothing():

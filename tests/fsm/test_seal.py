@@ -19,6 +19,7 @@ from decodelog.fsm.envelope import Envelope, admit, admitted, first_difference
 from decodelog.fsm.errors import LimitExceeded, NotAdmissible, SchemaViolation
 from decodelog.fsm.limits import CONTEXT_TOKENS_MAX
 from decodelog.fsm.seal import seal
+from decodelog.fsm.transforms import SEALED_ORDER
 
 EVERYTHING: frozenset[Capability] = frozenset(get_args(Capability))
 
@@ -114,6 +115,7 @@ def test_the_transforms_of_a_draft_are_sealed_in_the_declared_order() -> None:
     policy = sealed({"prompt": "ab", "max_new_tokens": 9, **flags}).policy
     declared = (Draft.__doc__ or "").split("library:")[1].split(". min_new_tokens")[0]
     assert [entry.kind for entry in policy.transforms] == declared.replace("\n", " ").replace(",", " ").split()
+    assert tuple(map(type, policy.transforms)) == SEALED_ORDER[1:]
     bias, forced = policy.transforms[0], policy.transforms[7]
     assert [(each.token_id, each.bias) for each in bias.biases] == [(8, -1), (9, 2)]
     assert [(each.step, each.token_id) for each in forced.tokens] == [(1, 9), (3, 8)]

@@ -149,7 +149,7 @@ def test_what_does_not_compile_or_has_no_text_is_refused_with_the_compilers_word
     assert "llguidance" not in caught.value.reason
 
 
-# ---- the public reports of this area ----------------------------------------------------------------------------
+# ---- what grammars are known to let through, or not to ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", [b"\xf0\x9f\x98\x80", b"\xf0\x9f\x99\x8f"])

@@ -54,7 +54,7 @@ def memory() -> MemoryStore:
     return MemoryStore()
 
 
-# ---- the public reports: what a model that goes wrong is kept to ------------------------------------------------
+# ---- what a model that goes wrong is kept to --------------------------------------------------------------------
 
 
 def test_digits_for_ever_end_at_the_bound(memory):
@@ -90,6 +90,13 @@ def test_a_second_end_token_is_never_committed(memory):
 def test_a_comma_for_ever_is_put_where_it_may_be(memory):
     text, reason, whole = outcome(memory, preferring(",", "[", "1", "]"), json_schema=INTEGERS)
     assert (text, reason, whole) == (f"[1,{'1' * NUMERAL_BYTES_MAX}]", "structured_complete", True)
+
+
+def test_a_raw_control_character_is_never_written_into_a_string(memory):
+    for control in (0x00, 0x01, 0x0A, 0x1F):
+        of = preferring(control, "a", '"')
+        text, reason, whole = outcome(memory, of, json_schema={"type": "string", "maxLength": 3})
+        assert (text, reason, whole) == ('"aaa"', "structured_complete", True)
 
 
 @pytest.mark.contract("OUT-1")

@@ -191,6 +191,12 @@ CASES = {
     "several stops at one place: the one that begins first": Case(
         [b"xabc."], {"stop": ["c", "bc", "abc"], "include_stop": True}, "xabc", "stop_string"
     ),
+    "a stop's text before the least number of tokens, and again after it": Case(
+        [b"why: ", b"END", b" is a word. ", b"answer ", b"END", b" more"],
+        {"stop": ["END"], "min_new_tokens": 3},
+        "why: END is a word. answer ",
+        "stop_string",
+    ),
     "a stop that completes on the last allowed token": Case(
         [b"one", b"ST", b"OP"], {"stop": ["STOP"], "max_new_tokens": 3}, "one", "stop_string"
     ),
@@ -206,6 +212,7 @@ BY_TOKEN = {
     "a held part is shown at a stop token",
     "a held part is shown at the limit",
     "a hidden stop token removes no letter",
+    "a stop's text before the least number of tokens, and again after it",
     "a stop that completes on the last allowed token",
     "a stop and the model's end",
     "one token allowed",

@@ -251,12 +251,12 @@ def plain_token(token: Token, size: int | None = None) -> dict[str, Any]:
         "character_offset": token.character,
         "logprob_raw": token.logprob_raw,
         "logprob": token.logprob,
-        "alternatives": [_plain_alternative(each) for each in token.alternatives],
+        "alternatives": [plain_alternative(each) for each in token.alternatives],
     }
     return item if size is None else item | {"visible_bytes": max(min(token.end, size) - token.byte, 0)}
 
 
-def _plain_alternative(alternative: Alternative) -> dict[str, Any]:
+def plain_alternative(alternative: Alternative) -> dict[str, Any]:
     """An alternative that the policy removed has no processed log-probability: null."""
     token, raw, processed, piece = alternative
     item = {"token": token, "logprob_raw": raw, "logprob": None if isinf(processed) else processed}

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ..fsm.emission import plain_alternative
 from ..fsm.errors import NoSuchStep
 from ..fsm.events import DecisionMade, OutputCommitted, RequestClosed, RequestFailed
 from ..fsm.fold import fold
@@ -98,12 +99,8 @@ def explained(decision: Decision) -> dict[str, Any]:
         "margin": _finite(chosen.margin),
         "draw": _draw(decision),
         "alternatives": [
-            {
-                "token": each.token,
-                "logprob_raw": each.logprob_raw,
-                "logprob": _finite(each.logprob),
-                "removed_by": list(removers(place, each.token)) if each.logprob == -math.inf else [],
-            }
+            plain_alternative(each)
+            | {"removed_by": list(removers(place, each.token)) if each.logprob == -math.inf else []}
             for each in chosen.alternatives
         ],
         "structure": None if receipt.structure is None else receipt.structure.name.lower(),
@@ -131,6 +128,7 @@ def _committed(decision: Decision) -> dict[str, Any]:
         "released_at": {"characters": start.characters_released, "bytes": start.bytes_released},
         "held": None if after is None else after.horizon.held.hex(),
         "undecoded": None if after is None else after.horizon.undecoded.hex(),
+        "alignment": decision.before.spec.alignment,
         "due": [] if after is None else [reason.value for reason in after.due],
     }
 

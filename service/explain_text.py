@@ -68,7 +68,8 @@ def _draw(draw: Facts | None, tie_rule: str) -> str:
 def _alternative(each: Facts, chosen: int) -> str:
     by = f": {', '.join(each['removed_by'])}" if each["removed_by"] else ""
     mark = ", chosen" if each["token"] == chosen else ""
-    return f"token {each['token']}: {_chance(each['logprob_raw'], each['logprob'])}{by}{mark}"
+    text = f" {each['text']!r}" if "text" in each else ""
+    return f"token {each['token']}{text}: {_chance(each['logprob_raw'], each['logprob'])}{by}{mark}"
 
 
 def _outcome(facts: Facts) -> Iterator[Line]:
@@ -84,7 +85,8 @@ def _outcome(facts: Facts) -> Iterator[Line]:
     if undecoded:
         yield "", f"bytes {undecoded.hex(' ')} are held back: no whole character yet"
     if held:
-        yield "", f"{held.decode(errors='replace')!r} is held back: it may begin a stop string"
+        shared = ", or share a token with one" if facts["alignment"] == "token" else ""
+        yield "", f"{held.decode(errors='replace')!r} is held back: it may begin a stop string{shared}"
 
 
 def _end(facts: Facts) -> Iterator[Line]:

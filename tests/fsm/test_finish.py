@@ -162,7 +162,7 @@ EARLY: dict[FinishReason, tuple[dict[str, Any], tuple[int, bytes]]] = {
 
 
 @pytest.mark.contract("OUT-3", "FSM-7")
-@pytest.mark.parametrize("reason", HELD_BACK)
+@pytest.mark.parametrize("reason", sorted(HELD_BACK))
 def test_what_is_held_back_ends_a_job_from_the_minimum_on_and_not_before(reason: FinishReason) -> None:
     options, token = EARLY[reason]
     live = Live.admit(min_new=3, **options)

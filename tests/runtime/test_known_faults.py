@@ -117,7 +117,7 @@ def test_a_cancel_while_the_prompt_is_computed_commits_and_shows_nothing_and_fre
     assert len(calls) == 1
     done = result(store, job)
     assert (done["finish_reason"], done["token_ids"], done["text"]) == ("cancelled", [], "")
-    assert [(item.token, item.text, item.finish) for item in shown] == [(None, "", "cancelled")]
+    assert [(item.tokens, item.text, item.finish) for item in shown] == [((), "", "cancelled")]
     assert not [event for record in store.read(job) for event in record.events if isinstance(event, OutputCommitted)]
     assert not made.jobs
     following = [admit(store, of, **ENDLESS) for _ in range(2)]

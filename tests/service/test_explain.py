@@ -154,7 +154,7 @@ def test_each_sampled_step_is_told_as_its_receipt_and_its_stream_have_it(db: str
     events = decodelog("events", job, "--json", db=db).lines
     receipts = [event["receipt"] for event in events if event["event"] == "decision.made"]
     commits = [event for event in events if event["event"] == "output.committed"]
-    shown = [each for each in decodelog("tail", job, "--json", db=db).lines if each["token"] is not None]
+    shown = [each for each in decodelog("tail", job, "--json", db=db).lines if each["tokens"]]
     for step, (receipt, commit, emission) in enumerate(zip(receipts, commits, shown, strict=True)):
         facts, chosen = facts_of(db, job, step), receipt["selection"]
         assert events[facts["sequence"] - 1]["receipt"] == receipt
@@ -195,7 +195,7 @@ def test_each_transform_says_what_it_does_here_and_what_it_did_to_the_chosen_tok
     assert [each["kind"] for each in first["effects"]][1:] == [each["kind"] for each in first["transforms"]]
     assert (first["alternatives"][0]["token"], first["alternatives"][0]["removed_by"]) == (82, ["banned_tokens"])
     assert lines_of(db, job, 0)["best 1"] == [
-        "token 82: log-probability 0.0000 before the policy, which removed it: banned_tokens"
+        "token 82 'R': log-probability 0.0000 before the policy, which removed it: banned_tokens"
     ]
     later = lines_of(db, job, 3)["policy"]
     assert later[1] == "min_new_tokens: off: the output has 3 of at least 1 tokens"

@@ -145,12 +145,13 @@ class Emitter:
     def _release(self, before: Horizon, after: Horizon, ended: bool) -> tuple[Token, ...]:
         """The waiting tokens that the text is now known to have."""
         tokens: list[Token] = []
-        frontier, whole = after.bytes_released, self._alignment == "token"
+        frontier, rest = after.bytes_released, ended and self._alignment == "span"
         while self._waiting:
             start, moment = self._waiting[0]
-            size = 0 if moment.hidden else len(moment.piece)
-            known = start + size <= frontier if whole or not size else start < frontier
-            if not known and not (ended and self._alignment == "span"):
+            shown = not moment.hidden and moment.piece
+            if not (start < frontier or (start == frontier and not shown) or rest):
+                break
+            if self._alignment == "token" and shown and start + len(moment.piece) > after.decided:
                 break
             self._waiting.popleft()
             tokens.append(self._token(start, moment, before))

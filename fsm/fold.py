@@ -28,7 +28,7 @@ from .finish import FROM_OUTSIDE, FinishReason, rank
 from .frontier import Frontier
 from .machine import target
 from .next_step import due_reasons, owes_prompt
-from .output.horizon import START, flush, hold_whole
+from .output.horizon import START, flush
 from .output.standing import Standing
 from .output.structure import BEGUN, Structure, sought, watch
 from .prompt import check, digest, text_of
@@ -233,7 +233,8 @@ def committed(state: State) -> State:
         standing = structure.standing if match is None or match.end == end else Standing.INCOMPLETE
         structure = structure._replace(standing=standing)
         if match is None and spec.alignment == "token" and len(piece) < len(receipt.piece):
-            horizon = hold_whole(horizon, receipt.piece[len(piece) :])
+            # The structure ends within the token, and all of the token is text; no stop counts behind the structure.
+            horizon, delta, _ = spec.advance(state.horizon, spec.matcher, receipt.piece, False, False, False)
     due = spec.due(receipt.selection.token, frontier.output, match is not None, standing)
     return State(
         spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None, structure

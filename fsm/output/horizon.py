@@ -44,6 +44,11 @@ class Horizon(NamedTuple):
         _, held, undecoded, released, _, _, _ = self
         return released + len(undecoded) + len(held)
 
+    @property
+    def decided(self) -> int:
+        """Length of the visible stream that no stop can take away any more, in bytes."""
+        return self.bytes_released + len(self.undecoded)
+
     def digest_bytes(self) -> bytes:
         """All fields as bytes, one way only: different horizons never give equal bytes."""
         node, held, undecoded, bytes_released, characters_released, closed, edges = self
@@ -137,12 +142,6 @@ def advance_by_tokens(
     bytes_released += len(undecoded) + last - len(left)
     edges = tuple([edge - last for edge in edges if edge > last])
     return Horizon(node, data[last:], left, bytes_released, characters_released + len(text), False, edges), text, None
-
-
-def hold_whole(horizon: Horizon, rest: bytes) -> Horizon:
-    """Take the rest of a token whose structure ended within it, where text ends at a token's end."""
-    held = horizon.held + rest
-    return horizon._replace(held=held, edges=(*horizon.edges[:-1], len(held)))
 
 
 def flush(horizon: Horizon) -> tuple[Horizon, str]:

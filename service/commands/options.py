@@ -22,9 +22,18 @@ JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's name, or a beginning that no other has.", show_default=False)
 ]
 
+JobOrFamily = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A job's or a family's name, or a beginning that no other has.", show_default=False
+    ),
+]
+
 MaybeJob = Annotated[
     str | None,
-    typer.Argument(metavar="JOB", help="A job's name, or a beginning that no other has.", show_default=False),
+    typer.Argument(
+        metavar="JOB", help="A job's or a family's name, or a beginning that no other has.", show_default=False
+    ),
 ]
 
 AllJobs = Annotated[bool, typer.Option("--all", help="Every job.")]

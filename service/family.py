@@ -2,8 +2,8 @@
 
 There is no row for the family itself, so nothing of it can disagree with its jobs. Its last choice is its anchor: it is
 admitted first, holds the idempotency key, and by its name says n and how the others are called. A submission that is
-cut off between two admissions leaves its later choices, each a valid job; repeated under its key, it admits the rest,
-because a job's name attaches to the same request as a key does.
+cut off between two admissions leaves some of its choices, each a valid job. Repeated under its key it admits the rest:
+a name attaches to the job that has it, as a key does, where the request is the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def submit_choices(
     last = draft.n - 1
     anchor = admit_job(store, name, job_name(new_job_name(now_ms), last), envelopes[last], idempotency_key)
     family = family_of(anchor.job)
-    for choice in reversed(range(last)):
+    for choice in range(last):
         admit_job(store, name, job_name(family, choice), envelopes[choice], None)
     return Asked(Found(family, [job_name(family, choice) for choice in range(draft.n)]), anchor.created)
 

@@ -1,7 +1,7 @@
 """Names: of a job, of a family, and finding either by its beginning.
 
-A family is the jobs of one submission that asked for n > 1 choices: FAMILY.0 to FAMILY.(n-1). They are admitted from
-the last to the first, so the last, which is always there, says what n was. No other job has a dot in its name.
+A family is the jobs of one submission that asked for n > 1 choices: FAMILY.0 to FAMILY.(n-1). The last is admitted
+before the others, so it is always there and says what n was. No other job has a dot in its name.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Found(NamedTuple):
 
     @property
     def missing(self) -> int:
-        """Choices, from 0 on, that a submission which was cut off has not admitted."""
-        return (choice_of(self.jobs[0]) or 0) if self.is_family else 0
+        """How many choices a submission that was cut off has not admitted."""
+        return choices_of(self.jobs[-1]) - len(self.jobs) if self.is_family else 0
 
 
 def job_name(family: str, choice: int) -> str:

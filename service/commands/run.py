@@ -161,13 +161,10 @@ def _on_reader_gone(store: Store, jobs: Sequence[str]) -> Callable[[], object] |
 
 
 def say_missing(found: Found) -> None:
-    """Say which choices of a family a submission that was cut off has left out."""
-    if count := found.missing:
-        terminal.say(
-            f"the first {count} of {count + len(found.jobs)} choices were never admitted; "
-            "submit the same request again under its idempotency key to add them",
-            style="yellow",
-        )
+    """Say that a submission was cut off before it had admitted all choices of its family."""
+    if found.missing:
+        kept = f"only {len(found.jobs)} of {found.missing + len(found.jobs)} choices of {found.name} were admitted"
+        terminal.say(f"{kept}; submit the request again, under its idempotency key, to add the others", style="yellow")
 
 
 def _resume_command(name: str, db: str | None) -> str:

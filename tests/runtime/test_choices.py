@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Store
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.service.family import submit_choices
+from decodelog.service.turns import Turns
 from decodelog.store.memory_log import MemoryStore
 
 FLAT = model(rows=((0.0,) * 256,), then="repeat")  # every byte is as likely as any other
@@ -73,3 +75,15 @@ def test_a_choice_that_is_cancelled_leaves_the_others_as_they_were(store: Store)
     assert committed == wholes[1][: len(committed)]
     assert 0 < len(committed) == store.row(jobs[1]).output < 40
     assert_audited(store)
+
+
+@pytest.mark.contract("OUT-7")
+def test_choices_made_side_by_side_are_read_one_after_another(store: Store) -> None:
+    jobs = family(store, FLAT, n=3, batch_width=3, allowed_token_ids=[97, 98, 99], stop_token_ids=[97])
+    read: list[tuple[str, str]] = []
+    turns = Turns(store, jobs, lambda job, emission: read.append((job, emission.text)))
+    finish(engine(store, FLAT, *jobs, sink=lambda job, emissions, state: turns.take(job, emissions)))
+    turns.catch_up()
+    assert [job for job, _ in groupby(job for job, _ in read)] == jobs
+    for job in jobs:
+        assert "".join(text for of, text in read if of == job) == result(store, job)["text"]

@@ -64,7 +64,7 @@ def resume(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Bring a job or a family to its end and print its text, or run all jobs there are."""
+    """Bring a job or a family to its end and print its text, or --all of them."""
     if (job is None) is not every:
         raise typer.BadParameter("name one job, or give --all")
     form = options.rebuild_form(rebuild)

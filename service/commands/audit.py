@@ -12,7 +12,7 @@ from . import options
 
 
 def audit(
-    job: options.MaybeJob = None,
+    job: options.MaybeJobOrFamily = None,
     every: options.AllJobs = False,
     db: options.Database = None,
     json: options.Json = False,

@@ -58,7 +58,7 @@ def submit(flags: DraftFlags, db: options.Database = None, json: options.Json = 
 
 
 def resume(
-    job: options.MaybeJob = None,
+    job: options.MaybeJobOrFamily = None,
     every: All = False,
     rebuild: options.Rebuild = "prefill",
     db: options.Database = None,

@@ -86,6 +86,8 @@ class Draft(Plane):
     logit_bias, allowed_token_ids, banned_token_ids, forced_tokens      not given: none
     seed               not given: a fresh one where the policy samples, else 0
     choice             which of several answers to one request this is; each has its own noise
+    n                  how many answers: choices 0 to n-1, each an envelope and a job of its own. n is in no envelope,
+                       so a choice is the same whether it is asked for alone or with others. Above 1: the policy samples
     logprobs           alternatives recorded for each token; its own log-probabilities always are
     echo_prompt        the text begins with the prompt's
     prompt_logprobs    log-probabilities of the prompt's tokens, and so many alternatives to each; not given: as many
@@ -135,6 +137,7 @@ class Draft(Plane):
     forced_tokens: Forced | None = None
     seed: Annotated[int, Field(ge=0, le=limits.SEED_MAX)] | None = None
     choice: Annotated[int, Field(ge=0, le=limits.CHOICE_MAX)] = 0
+    n: Annotated[int, Field(ge=1, le=limits.CHOICES_MAX)] = 1
     rng_algorithm: RngAlgorithm = "philox4x32-10"
     logprobs: Annotated[int, Field(ge=0, le=limits.LOGPROBS_TOP_MAX)] = 0
     prompt_logprobs: Annotated[int, Field(ge=0, le=limits.LOGPROBS_TOP_MAX)] | None = None
@@ -173,6 +176,8 @@ class Draft(Plane):
             raise violation("zero_token_choice", "it is a choice only where max_new_tokens is 0")
         if self.max_new_tokens != UNTIL_CONTEXT and self.min_new_tokens > self.max_new_tokens:
             raise violation("min_new_tokens", "it must not exceed max_new_tokens")
+        if self.n > 1 and self.choice:
+            raise violation("choice", "n asks for choices 0 to n-1; give n, or the one choice")
         if self.allowed_token_ids is not None and set(self.allowed_token_ids) <= set(self.banned_token_ids or ()):
             raise violation("banned_token_ids", "it leaves nothing of allowed_token_ids")
         return self

@@ -581,6 +581,19 @@ class AmbiguousJob(Rejected):
 
 
 @dataclass(eq=False)
+class FamilyMeant(Rejected):
+    """A name of several jobs, where one is asked for; `jobs` are in the order of their choices."""
+
+    code = "family_meant"
+    family: str
+    jobs: list[str]
+
+    def __str__(self) -> str:
+        count, first, last = len(self.jobs), self.jobs[0], self.jobs[-1]
+        return f"{self.family} is a family of {count} jobs; name one of them, from {first} to {last}"
+
+
+@dataclass(eq=False)
 class UnreadableInput(Rejected):
     code = "unreadable_input"
     says = "{path} cannot be read: {reason}; name a readable UTF-8 file, or - for standard input"

@@ -98,6 +98,8 @@ SEED_MAX: Final = SAFE_INTEGER_MAX
 COUNTER_WORD_MAX: Final = 2**32 - 1
 # Choices of one request are jobs of their own; more than this is a data set, not a request.
 CHOICE_MAX: Final = 1023
+# Choices asked for at once are so many jobs, each with a copy of the sealed prompt; interfaces in use take 128.
+CHOICES_MAX: Final = 128
 
 # ---- running --------------------------------------------------------------------------------------------------
 
@@ -133,6 +135,7 @@ RELATIONS: Final = (
     (NEW_TOKENS_MAX > CONTEXT_TOKENS_MAX, "a budget that the context always ends first must be legal"),
     (NEW_TOKENS_MAX <= COUNTER_WORD_MAX, "every step must have its own counter word"),
     (CHOICE_MAX <= COUNTER_WORD_MAX, "every choice must have its own counter word"),
+    (CHOICES_MAX <= CHOICE_MAX + 1, "every choice that is asked for must be one that may be named"),
     (SEED_MAX < 2**64, "a seed must fit into the two 32-bit key words"),
     (STOP_STRING_BYTES_MAX <= TEXT_CHARACTERS_MAX, "a stop string is a text"),
     (len(str(SAFE_INTEGER_MAX)) + 1 <= NUMBER_BYTES_MAX, "every legal integer must be short enough to be read"),

@@ -41,6 +41,8 @@ def seal(
     fresh_seed: in [0, SEED_MAX]; used only where the draft gives none and its policy samples.
     Deterministic in its arguments. Raises SchemaViolation, LimitExceeded or NotAdmissible.
     """
+    if draft.n > 1:
+        raise SchemaViolation("n", "an envelope is one choice; seal each choice by itself")
     context = min(facts.context_tokens_max, CONTEXT_TOKENS_MAX)
     policy = _policy(draft)
     policy["transforms"][:0] = _grammar(draft)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..fsm.errors import LostTenure
@@ -28,16 +28,36 @@ class Cancelled(NamedTuple):
 def cancel(
     store: Store, job: str, worker: str, timeout_s: float = 30.0, clock: Callable[[], float] = time.monotonic
 ) -> Cancelled | None:
-    """End `job` with exactly the tokens committed before; None where its owner has not answered within the time.
+    """`cancel_all` of one job."""
+    return cancel_all(store, [job], worker, timeout_s, clock)[0]
 
-    A job that has ended stays as it is: the command is settled with how it ended. A command that is not answered in
-    time stays in the inbox, and the job's owner, or its next one, carries it out.
+
+def cancel_all(
+    store: Store, jobs: Sequence[str], worker: str, timeout_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+) -> list[Cancelled | None]:
+    """End each job with exactly the tokens committed before; None where its owner has not answered within the time.
+
+    All are asked to end before the first is waited for. A job that has ended stays as it is: the command is settled
+    with how it ended. A command that is not answered in time stays in the inbox, and the job's owner, or its next one,
+    carries it out.
     Errors: UnknownJob, and those of the store.
     """
-    ended_before = store.row(job).finish is not None
+    asked = [(store.row(job).finish is not None, ask_to_end(store, job)) for job in jobs]
+    until = clock() + timeout_s
+    return [_await(store, command, before, worker, until, clock) for before, command in asked]
+
+
+def ask_to_end(store: Store, job: str) -> Command:
+    """The command to cancel `job`, durable; its owner, or its next one, carries it out."""
     command = Command(secrets.token_hex(16), job, CANCEL)
     store.post(command)
-    until = clock() + timeout_s
+    return command
+
+
+def _await(
+    store: Store, command: Command, ended_before: bool, worker: str, until: float, clock: Callable[[], float]
+) -> Cancelled | None:
+    job = command.job
     while True:
         if (finish := store.row(job).finish) is not None:
             store.settle(command.command_id, f"refused: terminal ({finish})" if ended_before else finish)

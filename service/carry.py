@@ -1,4 +1,4 @@
-"""Carry one job to its end: run it in this process, or follow whoever runs it and take over should they die."""
+"""Carry jobs to their end: run them in this process, or follow whoever runs them and take over should they die."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from ..runtime.worker import Pace
 from .compose import new_worker
 from .models import Models
 from .reading import FOLLOW_S
-from .stream import Stream
+from .turns import Turns
 
-PACE = Pace(lanes_max=1)
+Published = SimpleQueue[tuple[str, Sequence[Emission]] | None]
 
 
-def carry(store: Store, models: Models, job: str, stream: Stream, form: str = "prefill") -> None:
-    """Return when `job` has ended and `stream` has been handed all of it.
+def carry(store: Store, models: Models, jobs: Sequence[str], turns: Turns, form: str = "prefill") -> None:
+    """Return when `jobs` have ended and `turns` has been handed all of them.
 
-    The worker runs in a thread of its own and never waits for the reader. What `stream` raises, and a signal's
-    exception, stop the worker after its turn and are raised again: the job is released as it stands.
-    Errors: what keeps this process from running the job (another artifact, a model that is not here, the store's).
+    The worker runs in a thread of its own and never waits for the reader. What `turns` raises, and a signal's
+    exception, stop the worker after its turn and are raised again: the jobs are released as they stand.
+    Errors: what keeps this process from running a job (another artifact, a model that is not here, the store's).
     """
-    published: SimpleQueue[Sequence[Emission] | None] = SimpleQueue()
+    published: Published = SimpleQueue()
     refusals: list[Problem] = []
 
     def sink(name: str, emissions: Sequence[Emission], state: State) -> None:
-        published.put(emissions)
+        published.put((name, emissions))
 
     def notice(name: str, problem: Problem) -> None:
         if not isinstance(problem, LostTenure):  # somebody else goes on with it, and the log has their text
             refusals.append(problem)
 
-    worker = new_worker(store, models, sink, notice, form, PACE)
+    worker = new_worker(store, models, sink, notice, form, Pace(lanes_max=models.lanes))
     with ThreadPoolExecutor(1, "worker") as threads:
-        running = threads.submit(worker.run, [job], True)
+        running = threads.submit(worker.run, jobs, True)
         running.add_done_callback(lambda _: published.put(None))
         try:
-            _hand_over(published, stream)
+            _hand_over(published, turns)
         finally:
             worker.stop()
     _raise_first(running, refusals)
-    stream.catch_up()
+    turns.catch_up()
 
 
-def _hand_over(published: SimpleQueue[Sequence[Emission] | None], stream: Stream) -> None:
+def _hand_over(published: Published, turns: Turns) -> None:
     """Until the worker returns: hand on what it publishes, and while it is silent, what others append."""
     while True:
         try:
-            emissions = published.get(timeout=FOLLOW_S)
+            item = published.get(timeout=FOLLOW_S)
         except Empty:
-            stream.catch_up()
+            turns.catch_up()
             continue
-        if emissions is None:
+        if item is None:
             return
-        stream.take(emissions)
+        turns.take(*item)
 
 
 def _raise_first(running: Future[None], refusals: Sequence[Problem]) -> None:

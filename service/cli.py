@@ -34,6 +34,7 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     run.run: (
         "decodelog run --model smollm2-135m-instruct --user 'Name three rivers.' --max-new-tokens 60",
         "decodelog run --model ./checkpoint --prompt 'Once' --temperature 0.8 --seed 7 --json",
+        "decodelog run --model smollm2-135m-instruct --prompt 'Once' --temperature 0.8 --n 3 --batch-width 3",
     ),
     run.submit: ("decodelog submit --model smollm2-135m-instruct --chat chat.json --idempotency-key order-17",),
     run.resume: ("decodelog resume 01a2", "decodelog resume --all"),

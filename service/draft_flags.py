@@ -22,7 +22,7 @@ STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_c
 PASSED_ON = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty"),
     *("presence_penalty", "no_repeat_ngram_size", "seed", "logprobs", "min_new_tokens", "deadline_ms"),
-    *("batch_width", "retry_budget", "consumer_policy", "prompt_logprobs", "alignment"),
+    *("n", "batch_width", "retry_budget", "consumer_policy", "prompt_logprobs", "alignment"),
 )
 
 
@@ -78,6 +78,7 @@ _STOP = _end("--stop", r"End before this text, taken as it is; repeatable. A new
 _STOP_TOKEN_ID = _end("--stop-token-id", "End at this token; repeatable.", "ID")
 _IGNORE_EOS = _end("--ignore-eos", "Go on after the model's end token.")
 _DEADLINE_MS = _end("--deadline-ms", "End as `timeout` this long after submission.", "MS")
+_N = _running("--n", "Answers to make, each a job with noise of its own (1).", "N")
 _BATCH_WIDTH = _running("--batch-width", "Rows of every model call; part of the request (1).", "N")
 _RETRY_BUDGET = _running("--retry-budget", "Failed model calls in a row that the job survives (3).", "N")
 _CONSUMER_POLICY = _running(
@@ -124,6 +125,7 @@ class DraftFlags:
     stop_token_id: Annotated[list[int] | None, _STOP_TOKEN_ID] = None
     ignore_eos: Annotated[bool, _IGNORE_EOS] = False
     deadline_ms: Annotated[int | None, _DEADLINE_MS] = None
+    n: Annotated[int | None, _N] = None
     batch_width: Annotated[int | None, _BATCH_WIDTH] = None
     retry_budget: Annotated[int | None, _RETRY_BUDGET] = None
     consumer_policy: Annotated[str | None, _CONSUMER_POLICY] = None

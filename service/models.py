@@ -37,7 +37,7 @@ class Models:
 
     def __init__(self, home: Path, lanes: int) -> None:
         self._home = home
-        self._lanes = lanes
+        self.lanes = lanes
         self._loaded: dict[str, Model] = {}
 
     def load(self, name: str) -> Model:
@@ -58,7 +58,7 @@ class Models:
         from ..runtime.artifacts import find_model
         from ..runtime.native import NativeModel
 
-        return NativeModel(find_model(name, self._home), self._lanes)
+        return NativeModel(find_model(name, self._home), self.lanes)
 
 
 def is_script(name: str) -> bool:

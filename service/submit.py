@@ -15,6 +15,7 @@ from ..fsm.ports import Store
 from ..fsm.seal import seal
 from ..fsm.transforms import Grammar
 from ..runtime.model import Model
+from .naming import choices_of
 
 
 class Submitted(NamedTuple):
@@ -33,7 +34,7 @@ def new_job_name(now_ms: int) -> str:
 def submit(
     store: Store, model: Model, name: str, draft: Draft, now_ms: int, idempotency_key: str | None = None
 ) -> Submitted:
-    """Seal `draft` for `model` (found by `name`) and admit it.
+    """Seal `draft` for `model` (found by `name`) and admit it, one choice; `family` submits several.
 
     With an idempotency key the same request attaches to the job that has it, running or finished; another request is
     an IdempotencyConflict that names the first field that differs.
@@ -41,13 +42,23 @@ def submit(
     check_key(idempotency_key)
     envelope = seal(draft, model.facts, model.runtime, model.text, fresh_seed(idempotency_key))
     check_grammar(envelope, model)
-    job = new_job_name(now_ms)
+    return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key)
+
+
+def admit_job(store: Store, name: str, job: str, envelope: Envelope, idempotency_key: str | None) -> Submitted:
+    """Make `envelope` durable under the name `job`, or attach to what holds the key, or else the name.
+
+    A key's job says by its name how many choices were asked for; another number is an IdempotencyConflict at `n`.
+    """
     admitted = RequestAdmitted(job, envelope.canonical_bytes())
     try:
         admission = store.admit(job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key)
     except IdempotencyConflict as conflict:
-        conflict.field = first_difference(_envelope_of(store, conflict.job), envelope) or conflict.field
+        field = first_difference(_envelope_of(store, conflict.job), envelope) or conflict.field
+        conflict.field = "n" if field == "rng.choice" and choices_of(conflict.job) != choices_of(job) else field
         raise
+    if idempotency_key is not None and choices_of(admission.job) != choices_of(job):
+        raise IdempotencyConflict(idempotency_key, admission.job, envelope.identity, envelope.identity, "n")
     return Submitted(admission.job, envelope, admission.created)
 
 

@@ -50,6 +50,11 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     Console(highlight=False, markup=False, width=WIDTH_MAX).print(table)
 
 
+def heading(name: str) -> str:
+    """What stands before each of several texts, as `tail` writes it before each of several files."""
+    return f"==> {name} <==\n"
+
+
 def write_styled(text: str, style: str) -> None:
     """Data with a look, where standard output is a terminal."""
     Console(highlight=False).print(text, style=style, markup=False, end="", soft_wrap=True)

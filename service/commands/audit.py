@@ -7,12 +7,12 @@ import typer
 from .. import terminal
 from ..database import opened
 from ..edge import FAILED
-from ..naming import find_job
+from ..naming import find
 from . import options
 
 
 def audit(
-    job: options.MaybeJob = None,
+    job: options.MaybeJobOrFamily = None,
     every: options.AllJobs = False,
     db: options.Database = None,
     json: options.Json = False,
@@ -23,7 +23,7 @@ def audit(
     if job is not None and every:
         raise typer.BadParameter("name one job, or give --all")
     with opened(db) as store:
-        report = audit_jobs(store, None if job is None else [find_job(store, job)])
+        report = audit_jobs(store, None if job is None else find(store, job).jobs)
     if json:
         terminal.write_json(report.as_json())
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,8 +12,12 @@ from .. import terminal
 from ..database import opened
 from ..edge import FAILED
 from ..listing import listed
-from ..naming import find_job
+from ..naming import find
 from . import options
+from .run import say_missing, told
+
+if TYPE_CHECKING:
+    from ...fsm.ports import JobRow
 
 Wait = Annotated[float, typer.Option("--wait", min=0.0, metavar="S", help="Seconds to wait for the job's owner.")]
 
@@ -35,17 +39,28 @@ def jobs(db: options.Database = None, json: options.Json = False) -> None:
     )
 
 
-def show(job: options.JobName, db: options.Database = None, json: options.Json = False) -> None:
-    """Print one job: how it stands, its usage, and its text so far."""
-    from ..printer import ending
+def show(job: options.JobOrFamily, db: options.Database = None, json: options.Json = False) -> None:
+    """Print a job, or each of a family: how it stands, its usage, and its text so far."""
     from ..reading import transcript_of
 
     with opened(db) as store:
-        row = store.row(find_job(store, job))
-        result = transcript_of(store, row.job).result()
+        found = find(store, job)
+        rows = [store.row(name) for name in found.jobs]
+        results = [transcript_of(store, name).result() for name in found.jobs]
+    say_missing(found)
     if json:
-        terminal.write_json(result)
+        terminal.write_json(told(found, results))
         return
+    shown = [
+        (terminal.heading(row.job) if found.is_family else "") + _shown(row, result)
+        for row, result in zip(rows, results, strict=True)
+    ]
+    terminal.write("\n".join(shown))
+
+
+def _shown(row: JobRow, result: dict[str, Any]) -> str:
+    from ..printer import ending
+
     usage = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in result["usage"].items())
     facts = {
         "job": row.job,
@@ -57,28 +72,36 @@ def show(job: options.JobName, db: options.Database = None, json: options.Json =
         "key": row.idempotency_key,
         "owner": row.owner,
     }
-    terminal.write("".join(f"{name:<9} {value}\n" for name, value in facts.items() if value is not None))
-    terminal.write(f"\n{result['text']}\n")
+    lines = "".join(f"{name:<9} {value}\n" for name, value in facts.items() if value is not None)
+    return f"{lines}\n{result['text']}\n"
 
 
-def cancel(job: options.JobName, wait: Wait = 30.0, db: options.Database = None, json: options.Json = False) -> None:
-    """End a job now, with exactly the tokens it has."""
-    from ..cancel import cancel as cancel_job
+def cancel(
+    job: options.JobOrFamily, wait: Wait = 30.0, db: options.Database = None, json: options.Json = False
+) -> None:
+    """End a job or a family now, with exactly the tokens it has; what has ended otherwise stays so."""
+    from ..cancel import cancel_all
     from ..incarnation import new_worker_name
 
     with opened(db) as store:
-        name = find_job(store, job)
-        cancelled = cancel_job(store, name, new_worker_name(), wait)
-        row = store.row(name)
-    if cancelled is None:
+        found = find(store, job)
+        outcomes = cancel_all(store, found.jobs, new_worker_name(), wait)
+        rows = [store.row(name) for name in found.jobs]
+    late = [each.outcome for each in outcomes if each is not None and each.outcome != "cancelled"]
+    unanswered = outcomes.count(None)
+    if len(late) == len(rows):
+        raise Terminal(state=rows[0].status.value, reason=", ".join(dict.fromkeys(late)))
+    if unanswered:
         terminal.say("its owner has not answered yet; the cancel is kept, and carried out when it does", style="yellow")
-    elif cancelled.outcome != "cancelled":
-        raise Terminal(state=row.status.value, reason=cancelled.outcome)
     if json:
-        terminal.write_json(listed(row))
-    elif cancelled is not None:
-        terminal.write(f"{name} is cancelled with {row.output} tokens\n")
-    if cancelled is None:
+        listings = [listed(row) for row in rows]
+        terminal.write_json({"family": found.name, "jobs": listings} if found.is_family else listings[0])
+    else:
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if outcome is not None:
+                how = "is cancelled" if outcome.outcome == "cancelled" else f"had ended already ({outcome.outcome})"
+                terminal.write(f"{row.job} {how} with {row.output} tokens\n")
+    if unanswered:
         raise typer.Exit(FAILED)
 
 

@@ -22,10 +22,11 @@ JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's name, or a beginning that no other has.", show_default=False)
 ]
 
-MaybeJob = Annotated[
-    str | None,
-    typer.Argument(metavar="JOB", help="A job's name, or a beginning that no other has.", show_default=False),
-]
+_NAME = typer.Argument(
+    metavar="JOB", help="A job's or a family's name, or a beginning that no other has.", show_default=False
+)
+JobOrFamily = Annotated[str, _NAME]
+MaybeJobOrFamily = Annotated[str | None, _NAME]
 
 AllJobs = Annotated[bool, typer.Option("--all", help="Every job.")]
 

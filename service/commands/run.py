@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,13 +15,17 @@ from ..database import now_ms, opened
 from ..draft_flags import DraftFlags, takes_draft
 from ..edge import FAILED, Stopped, on_signals
 from ..models import Models, home, lasting_name
-from ..naming import find_job
+from ..naming import Found, find
 from . import options
 from .worker import work
 
 if TYPE_CHECKING:
+    from ...fsm.draft import Draft
     from ...fsm.ports import Store
-    from ..submit import Submitted
+    from ...fsm.transcript import Emission
+    from ..family import Asked
+
+LANES_MAX = 16  # jobs of a family at a time: each holds the keys and values of a whole context
 
 All = Annotated[bool, typer.Option("--all", help="Every job that has not ended.")]
 
@@ -30,99 +33,139 @@ All = Annotated[bool, typer.Option("--all", help="Every job that has not ended."
 @takes_draft
 def run(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
     """Generate text durably, streaming it to standard output."""
-    models = Models(home(), lanes=1)
+    draft = flags.draft()
+    models = _models(draft.n)
     with opened(db, create=True) as store:
-        submitted = _submit(store, models, flags)
-        terminal.say(f"{'job' if submitted.created else 'attached to job'} {submitted.job}", style="dim")
-        finish(store, models, submitted.job, db, json)
+        found, created = _submit(store, models, flags, draft)
+        what = "family" if found.is_family else "job"
+        terminal.say(f"{what if created else f'attached to {what}'} {found.name}", style="dim")
+        finish(store, models, found, db, json)
 
 
 @takes_draft
 def submit(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
-    """Put a request into the log for a worker, and print its job."""
+    """Put a request into the log for a worker, and print its job's or its family's name."""
+    draft = flags.draft()
     with opened(db, create=True) as store:
-        submitted = _submit(store, Models(home(), lanes=1), flags)
-    if json:
-        identity = submitted.envelope.identity
-        terminal.write_json({"job": submitted.job, "identity": identity, "created": submitted.created})
+        found, created = _submit(store, _models(draft.n), flags, draft)
+        identity = store.row(found.jobs[0]).identity
+    if not json:
+        terminal.write(f"{found.name}\n")
+    elif found.is_family:
+        terminal.write_json({"family": found.name, "jobs": found.jobs, "created": created})
     else:
-        terminal.write(f"{submitted.job}\n")
+        terminal.write_json({"job": found.name, "identity": identity, "created": created})
 
 
 def resume(
-    job: options.MaybeJob = None,
+    job: options.MaybeJobOrFamily = None,
     every: All = False,
     rebuild: options.Rebuild = "prefill",
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Bring a job to its end and print its text, or --all of them."""
+    """Bring a job or a family to its end and print its text, or --all of them."""
     if (job is None) is not every:
         raise typer.BadParameter("name one job, or give --all")
     form = options.rebuild_form(rebuild)
     with opened(db) as store:
         if job is not None:
-            finish(store, Models(home(), lanes=1), find_job(store, job), db, json, form)
+            found = find(store, job)
+            say_missing(found)
+            finish(store, _models(len(found.jobs)), found, db, json, form)
         else:
             unfinished = [row.job for row in store.rows() if not row.status.terminal]
             work(store, unfinished, json=json, drain=True, form=form)
 
 
-def _submit(store: Store, models: Models, flags: DraftFlags) -> Submitted:
-    draft, name = flags.draft(), lasting_name(flags.model)
+def _models(jobs: int) -> Models:
+    return Models(home(), lanes=min(jobs, LANES_MAX))
+
+
+def _submit(store: Store, models: Models, flags: DraftFlags, draft: Draft) -> Asked:
+    name = lasting_name(flags.model)
     with terminal.progress(f"loading {flags.model}"):
-        from ..submit import submit as submit_draft
+        from ..family import submit_choices
 
-        return submit_draft(store, models.load(name), name, draft, now_ms(), flags.idempotency_key)
+        return submit_choices(store, models.load(name), name, draft, now_ms(), flags.idempotency_key)
 
 
-def finish(store: Store, models: Models, job: str, db: str | None, json: bool, form: str = "prefill") -> None:
-    """Bring `job` to its end, with its text on standard output, and end this process as the job ended."""
+def finish(store: Store, models: Models, found: Found, db: str | None, json: bool, form: str = "prefill") -> None:
+    """Bring a job or a family to its end, with its text on standard output; a job that failed fails this process."""
     from ..printer import final_line
     from ..reading import transcript_of
 
     started = time.monotonic()
     try:
         with on_signals():
-            _carry(store, models, job, json, form)
+            _carry(store, models, found, json, form)
     except (Stopped, Exception) as end:
         newline = "\n" if sys.stdout.isatty() else ""
         what = "stopped" if isinstance(end, Stopped) else "this process cannot go on"
-        terminal.say(f"{newline}{what}; the job is kept. Go on with: {_resume_command(job, db)}", style="yellow")
+        kept = "its jobs are" if found.is_family else "the job is"
+        terminal.say(f"{newline}{what}; {kept} kept. Go on with: {_resume_command(found.name, db)}", style="yellow")
         raise
-    result = transcript_of(store, job).result()
-    terminal.say(final_line(result, time.monotonic() - started), style="dim")
+    results = [transcript_of(store, job).result() for job in found.jobs]
+    for result in results:
+        about = f"{result['job']} " if found.is_family else ""
+        terminal.say(about + final_line(result, time.monotonic() - started), style="dim")
     if json:
-        terminal.write_json(result)
-    if result["state"] == "FAILED":
+        terminal.write_json(told(found, results))
+    if any(result["state"] == "FAILED" for result in results):
         raise typer.Exit(FAILED)
 
 
-def _carry(store: Store, models: Models, job: str, json: bool, form: str) -> None:
+def told(found: Found, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """A job's result as it is; those of a family in the order of their choices."""
+    return {"family": found.name, "choices": results} if found.is_family else results[0]
+
+
+def _carry(store: Store, models: Models, found: Found, json: bool, form: str) -> None:
     from ..printer import Printer
-    from ..stream import Stream
+    from ..turns import Turns
 
     # Beside text on the same terminal, a line that is written over would be in its way.
     with terminal.progress("starting", shown=json or not sys.stdout.isatty()) as tell:
-        stream = Stream(store, job, Printer(json, tell, _on_reader_gone(store, job)))
-        if store.row(job).status.terminal:
-            stream.catch_up()
+        printer = Printer(json, tell, _on_reader_gone(store, found.jobs))
+        turns = Turns(store, found.jobs, _headed(printer) if found.is_family else lambda job, each: printer(each))
+        if all(store.row(job).status.terminal for job in found.jobs):
+            turns.catch_up()
             return
         from ..carry import carry
 
-        carry(store, models, job, stream, form)
+        carry(store, models, found.jobs, turns, form)
 
 
-def _on_reader_gone(store: Store, job: str) -> Callable[[], object] | None:
-    """What the job's request asks for when its reader leaves: a cancel, or nothing."""
-    from ...fsm.ports import CANCEL, Command
+def _headed(write: Callable[[Emission], None]) -> Callable[[str, Emission], None]:
+    """`write`, with a heading before the first text of each job and an empty line between two of them."""
+    begun: list[str] = []
+
+    def write_headed(job: str, emission: Emission) -> None:
+        if job not in begun[-1:]:
+            emission = emission._replace(text=("\n" if begun else "") + terminal.heading(job) + emission.text)
+            begun.append(job)
+        write(emission)
+
+    return write_headed
+
+
+def _on_reader_gone(store: Store, jobs: Sequence[str]) -> Callable[[], object] | None:
+    """What the request asks for when its reader leaves: to cancel what still runs, or nothing."""
+    from ..cancel import ask_to_end
     from ..reading import transcript_of
 
-    state = transcript_of(store, job).state
+    state = transcript_of(store, jobs[0]).state  # the jobs of a family have one request
     if state is None or state.spec.envelope.output.consumer_policy == "detach":
         return None
-    return lambda: store.post(Command(secrets.token_hex(16), job, CANCEL))
+    return lambda: [ask_to_end(store, job) for job in jobs if not store.row(job).status.terminal]
 
 
-def _resume_command(job: str, db: str | None) -> str:
-    return f"decodelog resume {job}" + (f" --db {shlex.quote(db)}" if db else "")
+def say_missing(found: Found) -> None:
+    """Say that a submission was cut off before it had admitted all choices of its family."""
+    if found.missing:
+        kept = f"only {len(found.jobs)} of {found.missing + len(found.jobs)} choices of {found.name} were admitted"
+        terminal.say(f"{kept}; submit the request again, under its idempotency key, to add the others", style="yellow")
+
+
+def _resume_command(name: str, db: str | None) -> str:
+    return f"decodelog resume {name}" + (f" --db {shlex.quote(db)}" if db else "")

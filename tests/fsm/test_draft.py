@@ -40,6 +40,9 @@ REFUSED = """
 {"prompt": "a", "regex": ""}                              | regex               | empty
 {"prompt": "a", "json_schema": [1]}                       | json_schema         | dictionary
 {"prompt": "a", "stop_on_tool_calls": [{"end": "x"}]}     | stop_on_tool_calls[0].begin | missing
+{"prompt": "a", "n": 0}                                   | n                   | at least 1
+{"prompt": "a", "n": 2.0}                                 | n                   | point
+{"prompt": "a", "n": 2, "choice": 1}                      | choice              | one choice
 {"prompt": "a", "temperature": -0.1}                      | temperature         | at least 0
 {"prompt": "a", "temperature": true}                      | temperature         | boolean
 {"prompt": "a", "temperature": "hot"}                     | temperature         | string
@@ -102,6 +105,7 @@ def test_a_draft_is_refused_at_its_path_with_the_reason(row: str) -> None:
         ({"stop": ["x"] * 65}, "stop (elements)", 64),
         ({"stop": ["\u00e9" * 600]}, "stop[0] (bytes)", 1024),
         ({"choice": 1024}, "choice", 1023),
+        ({"n": 129}, "n", 128),
     ],
 )
 def test_a_bound_exceeded_names_limit_and_maximum(draft: dict[str, Any], limit: str, maximum: int) -> None:

@@ -241,6 +241,7 @@ def test_every_flag_of_the_policy_reaches_the_draft_under_its_name() -> None:
         "seed": 4,
         "logprobs": 5,
         "ignore_eos": True,
+        "n": 3,
     }
     flags = {"logit_bias": ["5=-1.5", "7=2"], "allowed_token_id": [5, 7], "banned_token_id": [9]}
     told = {

@@ -50,6 +50,9 @@ nothing_allowed      schema_violation      run --model GOOD --prompt x --allowed
 ends_before_minimum  not_admissible        run --model GOOD --prompt x --allowed-token-id 256 --min-new-tokens 1
 minimum_above_budget schema_violation      run --model GOOD --prompt x --max-new-tokens 2 --min-new-tokens 3
 seed_too_large       limit_exceeded        run --model GOOD --prompt x --seed 9007199254740992
+equal_choices        schema_violation      run --model GOOD --prompt x --n 2
+no_choices           schema_violation      submit --model GOOD --prompt x --n 0 --temperature 1
+too_many_choices     limit_exceeded        submit --model GOOD --prompt x --n 129 --temperature 1
 too_many_logprobs    limit_exceeded        run --model GOOD --prompt x --logprobs 21
 two_structures       conflicting_flags     run --model GOOD --prompt x --regex a --json-schema SCHEMA
 grammar_and_stop     conflicting_flags     run --model GOOD --prompt x --grammar LARK --stop-on-json

@@ -1,0 +1,61 @@
+"""A family: the n choices of one submission, each a job with an envelope of its own.
+
+There is no row for the family itself, so nothing of it can disagree with its jobs. Its last choice is its anchor: it is
+admitted first, holds the idempotency key, and by its name says n and how the others are called. A submission that is
+cut off between two admissions leaves some of its choices, each a valid job. Repeated under its key it admits the rest:
+a name attaches to the job that has it, as a key does, where the request is the same.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..fsm.draft import Draft
+from ..fsm.envelope import Envelope
+from ..fsm.errors import SchemaViolation
+from ..fsm.ports import Store
+from ..fsm.seal import seal
+from ..runtime.model import Model
+from .naming import Found, family_of, job_name
+from .submit import admit_job, check_grammar, check_key, fresh_seed, new_job_name, submit
+
+
+class Asked(NamedTuple):
+    """The durable job or family, and whether this call created it (else it was attached to)."""
+
+    found: Found
+    created: bool
+
+
+def submit_choices(
+    store: Store, model: Model, name: str, draft: Draft, now_ms: int, idempotency_key: str | None = None
+) -> Asked:
+    """Seal and admit the n choices of `draft`: one job where n is 1, else a family. See `submit.submit`.
+
+    Whatever is refused is refused before the first admission. Another n under one key is an IdempotencyConflict.
+    """
+    if draft.n == 1:
+        alone = submit(store, model, name, draft, now_ms, idempotency_key)
+        return Asked(Found(alone.job, [alone.job]), alone.created)
+    check_key(idempotency_key)
+    envelopes = seal_choices(draft, model, fresh_seed(idempotency_key))
+    check_grammar(envelopes[0], model)
+    last = draft.n - 1
+    anchor = admit_job(store, name, job_name(new_job_name(now_ms), last), envelopes[last], idempotency_key)
+    family = family_of(anchor.job)
+    for choice in range(last):
+        admit_job(store, name, job_name(family, choice), envelopes[choice], None)
+    return Asked(Found(family, [job_name(family, choice) for choice in range(draft.n)]), anchor.created)
+
+
+def seal_choices(draft: Draft, model: Model, seed: int) -> list[Envelope]:
+    """The envelope of each choice: the one that the draft with that `choice`, and this seed if it has none, gets alone.
+
+    Errors: those of `seal`, and SchemaViolation where the policy draws nothing that could tell choices apart.
+    """
+    alone = [draft.model_copy(update={"n": 1, "choice": choice}) for choice in range(draft.n)]
+    envelopes = [seal(each, model.facts, model.runtime, model.text, seed) for each in alone]
+    if envelopes[0].policy.family == "greedy":
+        reason = f"a greedy policy would make all {draft.n} choices the same; give a temperature above 0, or n 1"
+        raise SchemaViolation("n", reason)
+    return envelopes

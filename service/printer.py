@@ -26,17 +26,23 @@ class Printer:
         self._tokens += len(emission.tokens)
         self._tell(f"{self._tokens} tokens")
         text = emission.text if emission.finish is None else f"{emission.text}\n"
-        if self._silent or not text:
-            return
-        try:
-            terminal.write(text)
-        except BrokenPipeError:
-            self._silent = True
-            terminal.abandon_stdout()
-            what = "goes on" if self._cancel is None else "is cancelled, as its request says"
-            terminal.say(f"nobody reads standard output any more; the job {what}", style="yellow")
-            if self._cancel is not None:
-                self._cancel()
+        if self._silent:
+            # Who asked for the result alone is written to at the end, when it is too late to cancel anything.
+            if self._cancel is not None and terminal.reader_left():
+                self._reader_left()
+        elif text:
+            try:
+                terminal.write(text)
+            except BrokenPipeError:
+                self._reader_left()
+
+    def _reader_left(self) -> None:
+        cancel, self._cancel, self._silent = self._cancel, None, True
+        terminal.abandon_stdout()
+        what = "goes on" if cancel is None else "is cancelled, as its request says"
+        terminal.say(f"nobody reads standard output any more; the job {what}", style="yellow")
+        if cancel is not None:
+            cancel()
 
 
 def final_line(result: dict[str, Any], seconds: float) -> str:

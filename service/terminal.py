@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -91,6 +92,16 @@ def use_utf8() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace" if stream is sys.stderr else "strict")
+
+
+def reader_left() -> bool:
+    """Whether standard output is a pipe that nobody reads any more; False where that cannot be known."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)  # an error is told unasked
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False
 
 
 def abandon_stdout() -> None:

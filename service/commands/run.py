@@ -21,8 +21,8 @@ from .worker import work
 
 if TYPE_CHECKING:
     from ...fsm.draft import Draft
+    from ...fsm.emission import Emission
     from ...fsm.ports import Store
-    from ...fsm.transcript import Emission
     from ..family import Asked
 
 LANES_MAX = 16  # jobs of a family at a time: each holds the keys and values of a whole context

@@ -174,6 +174,22 @@ def test_a_job_that_is_not_to_outlive_its_reader_is_cancelled_when_the_reader_le
     assert "cancelled, as its request says" in said
 
 
+@pytest.mark.contract("OUT-8", "FSM-9")
+@pytest.mark.parametrize(("policy", "finish"), [("cancel", "cancelled"), ("detach", "length")])
+def test_a_reader_of_the_result_alone_is_missed_too(
+    sqlite_url: str, long_model: Path, policy: str, finish: str
+) -> None:
+    budget = ("--max-new-tokens", 3000, "--consumer-policy", policy, "--json")
+    with process("run", "--model", long_model, "--prompt", "Go", *budget, db=sqlite_url) as running:
+        wait_for(sqlite_url, lambda row: row.output > 3)
+        running.stdout.close()
+        running.wait()
+        said = running.stderr.read()
+    (row,) = jobs(sqlite_url)
+    assert (row.finish, row.output < 3000) == (finish, finish == "cancelled")
+    assert ("cancelled, as its request says" in said) == (finish == "cancelled")
+
+
 @pytest.mark.contract("OUT-7")
 def test_progress_on_a_terminal_leaves_the_data_alone(sqlite_url: str, short_model: Path) -> None:
     ours, theirs = pty.openpty()

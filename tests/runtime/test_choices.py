@@ -85,7 +85,9 @@ def test_choices_are_read_one_after_another_in_whatever_order_they_are_made(stor
 
     def make(choice: int) -> list[str]:
         """Bring one choice to its end; of which jobs all has been read since."""
-        finish(engine(store, FLAT, jobs[choice], sink=lambda job, emissions, state: turns.take(job, emissions)))
+        crank = engine(store, FLAT, jobs[choice], sink=lambda job, emissions, state: turns.take(job, emissions))
+        finish(crank)
+        crank.close()  # an ended job may still be on its way to the reader
         return [job for job, _ in groupby(job for job, _ in read)]
 
     assert [make(2), make(1)] == [[], []]

@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from . import policy_checks
 from .artifact import ArtifactFacts
 from .envelope import Envelope
 from .errors import NotAdmissible
 from .transforms import Grammar
-
-Capability = Literal["repair_call"]
-"""A promise that an envelope may ask for and that a program keeps only where it says so."""
-
-NO_CAPABILITIES: Final[frozenset[Capability]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +40,15 @@ class Situation(NamedTuple):
 
     envelope: Envelope
     facts: ArtifactFacts
-    capabilities: frozenset[Capability]
 
 
 Rung = tuple[str, Callable[[Situation], str | None]]
 """A stable name, and a function that says why the situation fails, or None; its docstring says what must hold."""
 
 
-def check(envelope: Envelope, facts: ArtifactFacts, capabilities: frozenset[Capability] = NO_CAPABILITIES) -> None:
+def check(envelope: Envelope, facts: ArtifactFacts) -> None:
     """Raise NotAdmissible for the first rung of ADMISSION that the envelope fails on this artifact."""
-    situation = Situation(envelope, facts, capabilities)
+    situation = Situation(envelope, facts)
     for name, fault in ADMISSION:
         if reason := fault(situation):
             raise NotAdmissible(check=name, reason=reason)
@@ -89,18 +83,6 @@ def _equal(path: str, fact: str) -> Rung:
 
     fault.__doc__ = "It is the loaded artifact's."
     return path, fault
-
-
-def _needs(name: str, asked: Callable[[Envelope], bool], capability: Capability) -> Rung:
-    """A rung: what the envelope asks for is something that this program keeps."""
-
-    def fault(situation: Situation) -> str | None:
-        if asked(situation.envelope) and capability not in situation.capabilities:
-            return f"this program does not offer {capability}"
-        return None
-
-    fault.__doc__ = f"Where it is asked for, the program offers {capability}."
-    return name, fault
 
 
 # ---- prompt ---------------------------------------------------------------------------------------------------
@@ -218,6 +200,19 @@ def _cache_start(situation: Situation) -> str | None:
 # ---- output ---------------------------------------------------------------------------------------------------
 
 
+def _unrepairable(situation: Situation) -> str | None:
+    """A final cache that holds every token has a call to be made by, and a row for an output token."""
+    envelope = situation.envelope
+    if envelope.output.final_cache == "pending":
+        return None
+    if envelope.termination.zero_token_choice == "no_call":
+        return "no_call makes no cache; write prefill_only, or a pending final cache"
+    length, room = len(envelope.prompt.token_ids), envelope.position_visibility.context_tokens_max
+    if envelope.termination.max_new_tokens and length >= room:
+        return f"{length} prompt tokens leave no row for an output token in a context of {room}"
+    return None
+
+
 def _unscored_prompt(situation: Situation) -> str | None:
     """A prompt whose log-probabilities are asked for is prefilled, and the vocabulary has as many alternatives."""
     envelope = situation.envelope
@@ -265,7 +260,7 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("context_of_model", _context_of_model),
     ("cache_position_start", _cache_start),
     # Promises about the output.
-    _needs("output.final_cache", lambda envelope: envelope.output.final_cache == "repaired", "repair_call"),
+    ("output.final_cache", _unrepairable),
     _each_once("output_extra_repeated", lambda envelope: envelope.output.extras),
     ("output_prompt_logprobs", _unscored_prompt),
 )

@@ -241,7 +241,8 @@ class Output(Plane):
                          beginning
     skip_special_tokens  special tokens show no text and take none away: they neither join nor split what is around
                          them, and one that is the stop itself ends the text where it stands
-    final_cache          pending: the last token has no K/V; repaired: one more call gives it one
+    final_cache          pending: the last token has no K/V; repaired: one more call gives it one, and its scores are
+                         not used
     consumer_policy      detach: the job outlives its reader; cancel: it ends when its reader leaves
     extras               further results, each kind once; prompt_logprobs: the prompt's tokens with log-probabilities
     """

@@ -121,7 +121,7 @@ def call_completed(state: State, event: CallCompleted) -> State:
         state.last_receipt,
         event.scores,
         "",
-        (),
+        state.due,  # none, but before a repair
         None,
         state.structure,
     )

@@ -47,7 +47,16 @@ def due_reasons(state: State) -> tuple[FinishReason, ...]:
     spec = state.spec
     if spec.max_new_tokens == 0 and (state.status is Status.PREFILLED or not spec.prefill_only):
         return () if owes_prompt(state) else (FinishReason.LENGTH,)
-    return state.due
+    return () if owes_repair(state) else state.due
+
+
+def owes_repair(state: State) -> bool:
+    """Whether the output has ended and its last token is still to be processed, because the request promises so.
+
+    The call that does it is one like any other. Its score row is never consumed: what holds after the last commit is
+    due as soon as the call is done.
+    """
+    return state.spec.repaired and bool(state.due) and state.status is Status.PENDING
 
 
 def owes_prompt(state: State) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from .admission import NO_CAPABILITIES, Capability, RuntimeFacts, check
+from .admission import RuntimeFacts, check
 from .artifact import ArtifactFacts
 from .canonical import ordered_json
 from .draft import UNTIL_CONTEXT, Draft
@@ -34,7 +34,6 @@ def seal(
     runtime: RuntimeFacts,
     text: TextPort,
     fresh_seed: int,
-    capabilities: frozenset[Capability] = NO_CAPABILITIES,
 ) -> Envelope:
     """The envelope of a draft for this artifact and process, checked by `admission.check`.
 
@@ -71,7 +70,7 @@ def seal(
             "output": _output(draft),
         }
     )
-    check(envelope, facts, capabilities)
+    check(envelope, facts)
     return envelope
 
 

@@ -34,6 +34,7 @@ class Spec:
     ending_ids       tokens that end it
     advance          how a token's bytes become text, by the request's alignment
     wish             what is to be recorded of the prompt, if anything
+    repaired         one more call is to process the last token before the end
     """
 
     job: str
@@ -59,6 +60,7 @@ class Spec:
     finish_order: tuple[FinishReason, ...] = field(compare=False, repr=False)
     retry_budget: int = field(compare=False, repr=False)
     wish: PromptWish | None = field(compare=False, repr=False)
+    repaired: bool = field(compare=False, repr=False)
 
     @classmethod
     def seal(cls, job: str, canonical: bytes) -> Spec:
@@ -68,8 +70,9 @@ class Spec:
             raise BrokenInvariant(clause="ENV-4", reason=f"the envelope of job {job} is not in its canonical form")
         identity = bytes.fromhex(envelope.identity)
         termination, prompt = envelope.termination, envelope.prompt.token_ids
-        # The context is full when no further call fits: the last token needs no row, so one more output than rows.
-        context_output = envelope.position_visibility.context_tokens_max - len(prompt) + 1
+        repaired = envelope.output.final_cache == "repaired"
+        # The context is full when no further call fits: the last token needs no row, unless its repair is promised.
+        context_output = envelope.position_visibility.context_tokens_max - len(prompt) + (not repaired)
         return cls(
             job=job,
             identity=identity,
@@ -97,12 +100,13 @@ class Spec:
             finish_order=termination.finish_order,
             retry_budget=envelope.runtime.retry_budget,
             wish=_wish(envelope),
+            repaired=repaired,
         )
 
     @property
     def rows(self) -> int:
-        """K/V rows that the job can ever need: its last token is not processed."""
-        return len(self.prompt) + max(0, self.output_max - 1)
+        """K/V rows that the job can ever need: its last token is processed only by a repair."""
+        return len(self.prompt) + max(0, self.output_max - (not self.repaired))
 
     def due(self, token: int, output: int, stopped: bool, standing: Standing | None = None) -> tuple[FinishReason, ...]:
         """Finish reasons that hold once `token` is output number `output`, by the declared order.

@@ -204,7 +204,8 @@ def commit_output(state: State, command: CommitOutput) -> Proposal:
     refuse_other_receipt(state, command.receipt_id)
     after = committed(state)
     proposal = proposed(OutputCommitted(after.frontier.output, after.digest()), after)
-    return proposal.then(propose(after, RequestClosed(after.due[0], after.due))) if after.due else proposal
+    due = due_reasons(after)
+    return proposal.then(propose(after, RequestClosed(due[0], due))) if due else proposal
 
 
 def refuse_other_receipt(state: State, offered: bytes | None) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..fsm.errors import BrokenInvariant, LostTenure
 from ..fsm.finish import FinishReason
-from ..fsm.next_step import Step, due_reasons, next_step, owes_prompt
+from ..fsm.next_step import Step, due_reasons, next_step, owes_prompt, owes_repair
 from ..fsm.ports import EventLog
 from ..fsm.receipt import Selection
 from ..fsm.rng import unit_draws
@@ -209,8 +209,11 @@ class Engine:
         proposals: list[tuple[Job, Proposal]] = []
         rows: list[Called] = []
         for result in results:
-            # Zero output tokens asked for: the row exists and is not consumed.
-            if result.job.state.spec.max_new_tokens == 0:
+            # A repair, or zero output tokens asked for: the row exists and is not consumed.
+            if owes_repair(result.job.state):
+                close = CloseRequest(result.job.state.due[0])
+                proposals.append((result.job, result.job.propose(*result.report, close)))
+            elif result.job.state.spec.max_new_tokens == 0:
                 proposals.append((result.job, result.job.propose(*result.report, CloseRequest(FinishReason.LENGTH))))
             elif (fault := _ungrammatical(result.job)) is not None:
                 fail = FailRequest(fault.code, str(fault))

@@ -22,7 +22,7 @@ STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_c
 PASSED_ON = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty"),
     *("presence_penalty", "no_repeat_ngram_size", "seed", "logprobs", "min_new_tokens", "deadline_ms"),
-    *("n", "batch_width", "retry_budget", "consumer_policy", "prompt_logprobs", "alignment"),
+    *("n", "batch_width", "retry_budget", "consumer_policy", "prompt_logprobs", "alignment", "final_cache"),
 )
 
 
@@ -64,6 +64,9 @@ _ALIGNMENT = _output(
     "--alignment",
     "Where the text ends at a stop: cut there, at a token's end, or cut there with every token kept (text).",
     "text|token|span",
+)
+_FINAL_CACHE = _output(
+    "--final-cache", "Repaired: one more call processes the last token (pending).", "pending|repaired"
 )
 _JSON_SCHEMA = _structure("--json-schema", "The output is one JSON value of this schema; - is standard input.", "FILE")
 _REGEX = _structure("--regex", "The whole output matches this regular expression.", "REGEX")
@@ -114,6 +117,7 @@ class DraftFlags:
     prompt_logprobs: Annotated[int | None, _PROMPT_LOGPROBS] = None
     include_stop: Annotated[bool, _INCLUDE_STOP] = False
     alignment: Annotated[str | None, _ALIGNMENT] = None
+    final_cache: Annotated[str | None, _FINAL_CACHE] = None
     json_schema: Annotated[str | None, _JSON_SCHEMA] = None
     regex: Annotated[str | None, _REGEX] = None
     grammar: Annotated[str | None, _GRAMMAR] = None

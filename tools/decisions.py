@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 from code_tables import described, fields_of, reasons, said
 
 from decodelog.fsm import edges, limits, rng
-from decodelog.fsm.admission import ADMISSION, NO_CAPABILITIES, Capability
+from decodelog.fsm.admission import ADMISSION
 from decodelog.fsm.draft import Draft
 from decodelog.fsm.emission import Emission, Token
 from decodelog.fsm.envelope import Output, Policy
@@ -117,8 +117,6 @@ envelope may declare another order.
 
 
 def output() -> Iterator[str]:
-    absent = [code(each) for each in get_args(Capability) if each not in NO_CAPABILITIES]
-    yield f"Admission refuses what this version does not offer: {', '.join(absent) or 'nothing'}.\n"
     yield table("choice", "meaning", rows=named(Output))
     yield """A stream's items and a result hold the same tokens, text and offsets, and end at the same place. Usage
 counts what the model made: tokens that a stop cut off are counted and not shown.

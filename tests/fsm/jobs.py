@@ -48,6 +48,7 @@ PLACES = {
     "echo": "output.echo_prompt",
     "extras": "output.extras",
     "alignment": "output.alignment",
+    "final_cache": "output.final_cache",
 }
 
 

@@ -11,17 +11,20 @@ import pytest
 from envelope_examples import FACTS, RUNTIME, changed, full
 
 from decodelog.fsm import admission, policy_checks
-from decodelog.fsm.admission import ADMISSION, NO_CAPABILITIES, Capability, check, check_runtime
+from decodelog.fsm.admission import ADMISSION, check, check_runtime
 from decodelog.fsm.artifact import ArtifactFacts
 from decodelog.fsm.envelope import admitted
 from decodelog.fsm.errors import NotAdmissible
 
-OFFERED: frozenset[Capability] = frozenset({"prompt_logprobs"})
 GRAMMAR = {"kind": "grammar", "language": "regex", "source": "a+"}
 GREEDY: dict[str, Any] = {"policy.family": "greedy", "policy.transforms": []}
 
 # For each rung, in the order of the ladder: changes that make the envelope fail it, the artifact staying as it is.
-ZERO = {"max_new_tokens": 0, "min_new_tokens": 0, "zero_token_choice": "no_call"}
+ZERO = {
+    "termination.max_new_tokens": 0,
+    "termination.min_new_tokens": 0,
+    "termination.zero_token_choice": "no_call",
+}
 FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("artifact.release_id", {"artifact.release_id": "tiny-2"}),
     ("artifact.architecture", {"artifact.architecture": "qwen2"}),
@@ -61,15 +64,15 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("runtime.cache.abi", {"runtime.cache.abi": "3 layers"}),
     ("context_of_model", {"position_visibility.context_tokens_max": 65}),
     ("cache_position_start", {"position_visibility.cache_position_start": 1}),
-    ("output.final_cache", {"output.final_cache": "repaired"}),
+    ("output.final_cache", {"output.final_cache": "repaired", **ZERO, "output.extras": []}),
     ("output_extra_repeated", {"output.extras": [{"kind": "prompt_logprobs", "top": 1}] * 2}),
-    ("output_prompt_logprobs", {f"termination.{name}": value for name, value in ZERO.items()}),
+    ("output_prompt_logprobs", ZERO),
 ]
 
 
-def failing(changes: dict[str, Any], capabilities: frozenset[Capability], facts: ArtifactFacts = FACTS) -> str | None:
+def failing(changes: dict[str, Any], facts: ArtifactFacts = FACTS) -> str | None:
     try:
-        check(admitted(changed(full(), changes)), facts, capabilities)
+        check(admitted(changed(full(), changes)), facts)
     except NotAdmissible as error:
         return error.check
     return None
@@ -84,7 +87,7 @@ def test_the_ladder_is_the_contracts_order() -> None:
 
 @pytest.mark.contract("ENV-6")
 def test_a_sound_envelope_is_admitted() -> None:
-    check(admitted(full()), FACTS, OFFERED)
+    check(admitted(full()), FACTS)
     plain = {"output.extras": []}
     check(admitted(changed(full(), {**GREEDY, **plain})), FACTS)
     check(admitted(changed(full(), {"position_visibility.context_tokens_max": 4, **plain})), FACTS)
@@ -95,14 +98,10 @@ def test_a_sound_envelope_is_admitted() -> None:
 def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None:
     if name == "policy_logprobs_top":
         tiny = {"text_interface.vocabulary_size": 10, "prompt.token_ids": [1] * 4, "policy.logprobs_top": 11}
-        assert failing(tiny, OFFERED, dataclasses.replace(FACTS, vocabulary_size=10)) == name
-        assert (
-            failing({**tiny, "policy.logprobs_top": 10}, OFFERED, dataclasses.replace(FACTS, vocabulary_size=10))
-            is None
-        )
+        assert failing(tiny, dataclasses.replace(FACTS, vocabulary_size=10)) == name
+        assert failing({**tiny, "policy.logprobs_top": 10}, dataclasses.replace(FACTS, vocabulary_size=10)) is None
     else:
-        offered = NO_CAPABILITIES if name == "output.final_cache" else OFFERED
-        assert failing(changes, offered) == name
+        assert failing(changes) == name
 
 
 @pytest.mark.contract("ENV-6")
@@ -110,8 +109,8 @@ def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None
 def test_of_two_faults_the_earlier_rung_is_reported(index: int) -> None:
     name, changes = FAULTS[index]
     for _, later in FAULTS[index + 1 :]:
-        if changes and name != "output.final_cache" and not set(changes) & set(later):
-            assert failing({**later, **changes}, OFFERED) == name
+        if changes and not set(changes) & set(later):
+            assert failing({**later, **changes}) == name
 
 
 @pytest.mark.contract("ENV-6")
@@ -165,7 +164,7 @@ def test_a_process_with_other_facts_refuses_unless_the_class_admits_it(
 @pytest.mark.parametrize("fact", ["checkpoint_sha256", "config_sha256", "tokenizer_sha256", "template_sha256"])
 def test_a_worker_with_another_artifact_refuses(fact: str) -> None:
     with pytest.raises(NotAdmissible) as caught:
-        check(admitted(full()), dataclasses.replace(FACTS, **{fact: "9" * 64}), OFFERED)
+        check(admitted(full()), dataclasses.replace(FACTS, **{fact: "9" * 64}))
     assert caught.value.check.endswith(fact)
 
 
@@ -184,7 +183,7 @@ def test_what_a_grammar_does_not_go_with_is_refused(changes: dict[str, Any], wor
     base = {"policy.transforms": [GRAMMAR, {"kind": "temperature", "value": 1}], "termination.min_new_tokens": 0}
     envelope = admitted(changed(full(), {**base, **changes}))
     if word is None:
-        check(envelope, FACTS, OFFERED)
+        check(envelope, FACTS)
     else:
         with pytest.raises(NotAdmissible, match=word):
-            check(envelope, FACTS, OFFERED)
+            check(envelope, FACTS)

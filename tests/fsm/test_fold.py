@@ -26,7 +26,7 @@ from decodelog.fsm.events import (
 from decodelog.fsm.finish import FROM_OUTSIDE, FinishReason, rank
 from decodelog.fsm.fold import committed, fold, fold_all
 from decodelog.fsm.machine import TABLE
-from decodelog.fsm.next_step import Step, next_step
+from decodelog.fsm.next_step import Step, due_reasons, next_step
 from decodelog.fsm.output.detector import SEEKING, Detection
 from decodelog.fsm.output.json_value import Scan
 from decodelog.fsm.output.standing import Standing
@@ -75,6 +75,7 @@ requests = st.fixed_dictionaries(
         "stop_ids": st.sets(st.sampled_from(ENDS)).map(sorted),
         "include_stop": st.booleans(),
         "alignment": st.sampled_from(["text", "token", "span"]),
+        "final_cache": st.sampled_from(["pending", "repaired"]),
         "skip_special": st.booleans(),
         "order": st.permutations([reason.value for reason in FinishReason]),
     }
@@ -115,6 +116,10 @@ class AnyHistory(RuleBasedStateMachine):
     def step(self, choice: IssueDecision) -> None:
         """What `next_step` owes, alone in its append."""
         owed = next_step(self.state)
+        if owed is Step.CLOSE:
+            assert self.state.spec.repaired
+            self.live.do(CloseRequest(self.state.due[0]))
+            return
         self.live.do({Step.CALL: call(self.state), Step.DECIDE: choice, Step.COMMIT: CommitOutput()}[owed])
         self.decisions += [choice] if owed is Step.DECIDE else []
 
@@ -123,7 +128,7 @@ class AnyHistory(RuleBasedStateMachine):
     def turns(self, turns: list[IssueDecision]) -> None:
         """Whole turns, each in one append."""
         for choice in turns:
-            if self.takes(Trigger.CALL_COMPLETED):
+            if self.takes(Trigger.CALL_COMPLETED) and not self.state.due:
                 self.live.do(call(self.state), choice, CommitOutput())
                 self.decisions.append(choice)
 
@@ -136,11 +141,11 @@ class AnyHistory(RuleBasedStateMachine):
         if self.state.status.terminal:
             return
         self.live.attempt(self.state.tenure.fence + skipped)
-        if self.takes(Trigger.LANES_REBUILT):
+        if self.takes(Trigger.LANES_REBUILT) and not due_reasons(self.state):
             scores = scores_of(self.state) if self.state.status is Status.PREFILLED else b""
             self.live.do(RebuildLanes("prefill", self.state.frontier.processed, scores))
 
-    @precondition(lambda self: self.takes(Trigger.CALL_FAILED))
+    @precondition(lambda self: self.takes(Trigger.CALL_FAILED) and not due_reasons(self.state))
     @rule()
     def fail_call(self) -> None:
         before = self.state
@@ -186,7 +191,7 @@ class AnyHistory(RuleBasedStateMachine):
     @invariant()
     def no_reason_that_does_not_hold_and_no_fence_that_is_old_is_taken(self) -> None:
         if not self.state.status.terminal:
-            for reason in set(FinishReason) - FROM_OUTSIDE:
+            for reason in set(FinishReason) - FROM_OUTSIDE if not due_reasons(self.state) else ():
                 assert self.refused(CloseRequest(reason)) is BrokenInvariant
             assert self.refused(StartAttempt(self.state.tenure.fence, "worker")) is BrokenInvariant
 
@@ -204,6 +209,9 @@ class AnyHistory(RuleBasedStateMachine):
         prompt, output, processed, unprocessed, suffix = self.state.frontier
         status = self.state.status
         assert processed + unprocessed == prompt + output
+        closed = state_closed_by_itself(self.state)
+        if closed and output:
+            assert unprocessed == (0 if self.state.spec.repaired else 1)
         if status in (Status.PREFILLED, Status.DECIDED):
             assert (unprocessed, suffix) == (0, Suffix.EMPTY)
         elif status.terminal:
@@ -233,6 +241,10 @@ class AnyHistory(RuleBasedStateMachine):
         assert seen == transcript.text
         tokens = [token for emission in transcript.emissions for token in emission.tokens]
         assert [token.token for token in tokens] == transcript.token_ids[: len(tokens)]
+
+
+def state_closed_by_itself(state: State) -> bool:
+    return state.status is Status.CLOSED and state.ending is not None and state.ending.finish not in FROM_OUTSIDE
 
 
 def check_text(live: Live, decisions: list[IssueDecision]) -> None:

@@ -80,12 +80,17 @@ def failed_call(live: Live, choice: IssueDecision) -> None:
 
 
 def one_command(live: Live, choice: IssueDecision) -> None:
-    live.do({Step.CALL: call(live.state), Step.DECIDE: choice, Step.COMMIT: CommitOutput()}[next_step(live.state)])
+    owed = next_step(live.state)
+    if owed is Step.CLOSE:
+        live.do(CloseRequest(live.state.due[0]))  # after a repair
+    else:
+        live.do({Step.CALL: call(live.state), Step.DECIDE: choice, Step.COMMIT: CommitOutput()}[owed])
 
 
 def turn(live: Live, choice: IssueDecision) -> None:
     if next_step(live.state) is Step.CALL:
-        live.do(call(live.state), choice, CommitOutput())
+        repair = (CloseRequest(live.state.due[0]),) if live.state.due else (choice, CommitOutput())
+        live.do(call(live.state), *repair)
 
 
 ACTS = st.sampled_from([*[turn] * 8, one_command, takeover, failed_call])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from envelope_examples import FACTS, PLAIN_FACTS, RUNTIME, full
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodelog.fsm.admission import Capability
 from decodelog.fsm.artifact import ArtifactFacts
 from decodelog.fsm.draft import Draft, draft_from
 from decodelog.fsm.envelope import Envelope, admit, admitted, first_difference
@@ -20,8 +19,6 @@ from decodelog.fsm.errors import LimitExceeded, NotAdmissible, SchemaViolation
 from decodelog.fsm.limits import CONTEXT_TOKENS_MAX
 from decodelog.fsm.seal import seal
 from decodelog.fsm.transforms import SEALED_ORDER
-
-EVERYTHING: frozenset[Capability] = frozenset(get_args(Capability))
 
 
 class ByteText:
@@ -42,9 +39,8 @@ def sealed(
     facts: ArtifactFacts = FACTS,
     fresh_seed: int = 99,
     text: ByteText | None = None,
-    capabilities: frozenset[Capability] = EVERYTHING,
 ) -> Envelope:
-    return seal(draft_from(draft), facts, RUNTIME, text or ByteText(), fresh_seed, capabilities)
+    return seal(draft_from(draft), facts, RUNTIME, text or ByteText(), fresh_seed)
 
 
 # flags | family and transforms
@@ -304,17 +300,17 @@ def test_a_prompt_is_never_cut() -> None:
         sealed({"prompt": "a"}, text=Endless())
 
 
-@pytest.mark.contract("ENV-6")
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"final_cache": "repaired"},
-    ],
-)
-def test_a_promise_is_sealed_only_where_the_program_keeps_it(flags: dict[str, Any]) -> None:
-    assert sealed({"prompt": "a", **flags})
-    with pytest.raises(NotAdmissible, match="does not offer"):
-        sealed({"prompt": "a", **flags}, capabilities=frozenset())
+@pytest.mark.contract("ENV-6", "FSM-8")
+def test_a_final_cache_of_every_token_is_sealed_where_there_is_a_call_and_a_row_for_it() -> None:
+    repaired = {"prompt": "a", "final_cache": "repaired"}
+    assert sealed(repaired).output.final_cache == "repaired"
+    assert sealed({**repaired, "max_new_tokens": 0, "zero_token_choice": "prefill_only"})
+    with pytest.raises(NotAdmissible, match="prefill_only"):
+        sealed({**repaired, "max_new_tokens": 0})
+    full = {"token_ids": [5] * FACTS.context_tokens_max, "max_new_tokens": 1}
+    assert sealed(full)
+    with pytest.raises(NotAdmissible, match="no row"):
+        sealed({**full, "final_cache": "repaired"})
 
 
 @pytest.mark.contract("ENV-4", "ENV-7")

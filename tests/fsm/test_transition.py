@@ -125,6 +125,20 @@ def scored(**options: Any) -> Live:
     return live
 
 
+def repair() -> Live:
+    """The output has ended, and its last token is to be processed."""
+    live = Live.admit(stop_ids=[9], final_cache="repaired")
+    live.turn(50)
+    live.turn(9)
+    return live
+
+
+def repaired() -> Live:
+    live = repair()
+    live.do(call(live.state))
+    return live
+
+
 def recorded() -> Live:
     live = scored()
     live.do(RecordPrompt(prompt_tokens(live.state)))
@@ -153,6 +167,8 @@ SITUATIONS: dict[str, Callable[[], Live]] = {
     "TO_SCORE": to_score,
     "SCORED": scored,
     "RECORDED": recorded,
+    "REPAIR": repair,
+    "REPAIRED": repaired,
     "ECHO_NO_CALL": lambda: echo(max_new=0, zero="no_call"),
     "SCORE_ONLY": lambda: scored(max_new=0, zero="prefill_only"),
 }
@@ -180,6 +196,7 @@ COMMANDS: dict[str, Callable[[State], Command]] = {
     "cancel": lambda state: CloseRequest(FinishReason.CANCELLED),
     "time_out": lambda state: CloseRequest(FinishReason.TIMEOUT),
     "close_length": lambda state: CloseRequest(FinishReason.LENGTH),
+    "close_stop": lambda state: CloseRequest(FinishReason.STOP_TOKEN),
     "close_eos": lambda state: CloseRequest(FinishReason.EOS),
     "give_up": lambda state: FailRequest("artifact_gone", "detail"),
 }
@@ -200,6 +217,7 @@ ADMITTED   commit_zeros  !! illegal_transition
 ADMITTED   cancel        -> request.closed
 ADMITTED   time_out      -> request.closed
 ADMITTED   close_length  !! broken_invariant
+ADMITTED   close_stop    !! broken_invariant
 ADMITTED   close_eos     !! broken_invariant
 ADMITTED   give_up       -> request.failed
 
@@ -218,6 +236,7 @@ PREFILLED  commit_zeros  !! receipt_conflict
 PREFILLED  cancel        -> request.closed
 PREFILLED  time_out      -> request.closed
 PREFILLED  close_length  !! broken_invariant
+PREFILLED  close_stop    !! broken_invariant
 PREFILLED  close_eos     !! broken_invariant
 PREFILLED  give_up       -> request.failed
 
@@ -236,6 +255,7 @@ DECIDED    commit_zeros  !! receipt_conflict
 DECIDED    cancel        -> request.closed
 DECIDED    time_out      -> request.closed
 DECIDED    close_length  !! broken_invariant
+DECIDED    close_stop    !! broken_invariant
 DECIDED    close_eos     !! broken_invariant
 DECIDED    give_up       -> request.failed
 
@@ -254,6 +274,7 @@ PENDING    commit_zeros  !! receipt_conflict
 PENDING    cancel        -> request.closed
 PENDING    time_out      -> request.closed
 PENDING    close_length  !! broken_invariant
+PENDING    close_stop    !! broken_invariant
 PENDING    close_eos     !! broken_invariant
 PENDING    give_up       -> request.failed
 
@@ -272,6 +293,7 @@ CLOSED     commit_zeros  !! terminal
 CLOSED     cancel        !! terminal
 CLOSED     time_out      !! terminal
 CLOSED     close_length  !! terminal
+CLOSED     close_stop    !! terminal
 CLOSED     close_eos     !! terminal
 CLOSED     give_up       !! terminal
 
@@ -290,6 +312,7 @@ FAILED     commit_zeros  !! terminal
 FAILED     cancel        !! terminal
 FAILED     time_out      !! terminal
 FAILED     close_length  !! terminal
+FAILED     close_stop    !! terminal
 FAILED     close_eos     !! terminal
 FAILED     give_up       !! terminal
 """
@@ -354,6 +377,20 @@ RECORDED        record        !! broken_invariant
 RECORDED        decide        -> decision.made
 RECORDED        rebuild       -> lanes.rebuilt
 RECORDED        commit_held   !! illegal_transition
+
+REPAIR          close_stop    !! broken_invariant
+REPAIR          call          -> call.completed
+REPAIR          fail          -> call.failed
+REPAIR          rebuild       -> lanes.rebuilt
+REPAIR          decide        !! illegal_transition
+REPAIR          cancel        -> request.closed
+
+REPAIRED        close_stop    -> request.closed
+REPAIRED        close_eos     !! broken_invariant
+REPAIRED        decide        !! broken_invariant
+REPAIRED        call          !! illegal_transition
+REPAIRED        rebuild       !! broken_invariant
+REPAIRED        cancel        -> request.closed
 
 ECHO_NO_CALL    close_length  !! broken_invariant
 ECHO_NO_CALL    record        -> prompt.recorded

@@ -1,0 +1,104 @@
+"""A final cache with every token: one more call, whose scores nobody uses, between the last commit and the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cranks import admit, assert_audited, engine, finish, model, result, run, transcript, turn
+
+from decodelog.fsm.events import CallCompleted, Event
+from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.ports import Store
+from decodelog.fsm.states import Suffix
+from decodelog.runtime.models.script import Fault
+
+pytestmark = pytest.mark.contract("FSM-8", "RES-1")
+
+REPAIRED = {"final_cache": "repaired"}
+DRAFTS: list[dict[str, Any]] = [
+    {},
+    {"max_new_tokens": 3},
+    {"max_new_tokens": 1},
+    {"stop": [", w"]},
+    {"temperature": 1.0},
+]
+
+
+def events(store: Store, job: str) -> list[Event]:
+    return [event for record in store.read(job) for event in record.events]
+
+
+@pytest.mark.parametrize("draft", DRAFTS, ids=str)
+def test_every_token_is_processed_and_nothing_else_is_different(store, draft) -> None:
+    draft = {"seed": 5, **draft} if "temperature" in draft else draft
+    plain, whole = (run(store, model(), **draft, **also) for also in ({}, REPAIRED))
+    for name in ("text", "token_ids", "tokens", "finish_reason", "usage"):
+        assert whole[name] == plain[name]
+    for done, unprocessed in ((plain, 1), (whole, 0)):
+        frontier = transcript(store, done["job"]).state.frontier
+        assert frontier.processed + unprocessed == frontier.prompt + frontier.output
+        assert frontier.suffix is (Suffix.CLOSED_UNPROCESSED if unprocessed else Suffix.EMPTY)
+    tags = [event.tag for event in events(store, whole["job"])]
+    assert tags[-3:] == ["output.committed", "call.completed", "request.closed"]
+    # The two last are one append: no crash leaves a score row that nobody may use.
+    assert [event.tag for event in list(store.read(whole["job"]))[-1].events] == tags[-2:]
+    assert_audited(store)
+
+
+@pytest.mark.contract("RES-4", "LOG-10")
+@pytest.mark.parametrize("turns", range(1, 6))
+@pytest.mark.parametrize("form", ["prefill", "reexecute"])
+def test_a_worker_that_dies_before_the_repair_leaves_it_to_the_next(store, turns, form) -> None:
+    of = model("Hey")
+    job = admit(store, of, **REPAIRED)
+    turn(engine(store, of, job), turns)
+    if not store.row(job).status.terminal:
+        finish(engine(store, of, job, worker="second", form=form))
+    done, state = result(store, job), transcript(store, job).state
+    assert (done["text"], done["finish_reason"]) == ("Hey", "eos")
+    assert state.frontier.processed == state.frontier.prompt + state.frontier.output == 5 + 4
+    assert sum(isinstance(event, CallCompleted) for event in events(store, job)) == 5
+    assert_audited(store)
+
+
+@pytest.mark.contract("FSM-10")
+@pytest.mark.parametrize(("times", "state"), [(2, "CLOSED"), (None, "FAILED")])
+def test_a_repair_that_fails_is_tried_again_and_a_promise_that_cannot_be_kept_fails_the_job(
+    store, times, state
+) -> None:
+    of = model("Hey", faults=(Fault(step=4, kind="raise", times=times),))
+    done = run(store, of, **REPAIRED)
+    assert (done["state"], done["text"]) == (state, "Hey")
+    assert done["usage"]["completion_tokens"] == 4
+    assert done.get("error", {}).get("code") == (None if times else "call_failed")
+    assert_audited(store)
+
+
+@pytest.mark.contract("FSM-9", "FSM-7")
+def test_a_cancel_before_the_repair_ends_the_job_as_cancelled_with_all_of_its_text(store) -> None:
+    of = model("Hey")
+    job = admit(store, of, **REPAIRED)
+    made = engine(store, of, job)
+    turn(made, 4)
+    assert store.row(job).output == 4
+    made.turn(lambda: {job: [FinishReason.CANCELLED]})
+    made.close()
+    done = result(store, job)
+    assert (done["text"], done["finish_reason"], done["usage"]["completion_tokens"]) == ("Hey", "cancelled", 4)
+    assert transcript(store, job).state.frontier.suffix is Suffix.CLOSED_UNPROCESSED
+    assert_audited(store)
+
+
+def test_the_last_token_has_a_row_in_a_full_context_and_in_a_batch(store) -> None:
+    of = model("Hello, world.")
+    jobs = [admit(store, of, token_ids=[257], max_new_tokens=most, batch_width=2, **REPAIRED) for most in (2, 5, 9)]
+    finish(engine(store, of, *jobs))
+    assert [result(store, job)["text"] for job in jobs] == ["He", "Hello", "Hello, wo"]
+    assert [transcript(store, job).state.frontier.unprocessed for job in jobs] == [0, 0, 0]
+
+
+def test_without_output_there_is_nothing_to_repair(store) -> None:
+    done = run(store, model(), max_new_tokens=0, zero_token_choice="prefill_only", **REPAIRED)
+    frontier = transcript(store, done["job"]).state.frontier
+    assert (done["finish_reason"], frontier.processed, frontier.output) == ("length", frontier.prompt, 0)

@@ -22,7 +22,7 @@ STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_c
 PASSED_ON = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty"),
     *("presence_penalty", "no_repeat_ngram_size", "seed", "logprobs", "min_new_tokens", "deadline_ms"),
-    *("n", "batch_width", "retry_budget", "consumer_policy", "prompt_logprobs", "alignment", "final_cache"),
+    *("n", "choice", "batch_width", "retry_budget", "consumer_policy", "prompt_logprobs", "alignment", "final_cache"),
 )
 
 
@@ -54,6 +54,7 @@ _LOGIT_BIAS = _policy("--logit-bias", "Add a bias to the score of one token; rep
 _ALLOWED_TOKEN_ID = _policy("--allowed-token-id", "Choose among these tokens only; repeatable.", "ID")
 _BANNED_TOKEN_ID = _policy("--banned-token-id", "Never choose this token; repeatable.", "ID")
 _SEED = _policy("--seed", "Seed of the noise (a fresh one, which is recorded).", "N")
+_CHOICE = _policy("--choice", "Which of several answers this is: each has noise of its own (0).", "N")
 _LOGPROBS = _policy("--logprobs", "Record the N best alternatives to every token.", "N")
 _ECHO = _output("--echo", "The text begins with the prompt's.")
 _PROMPT_LOGPROBS = _output(
@@ -112,6 +113,7 @@ class DraftFlags:
     allowed_token_id: Annotated[list[int] | None, _ALLOWED_TOKEN_ID] = None
     banned_token_id: Annotated[list[int] | None, _BANNED_TOKEN_ID] = None
     seed: Annotated[int | None, _SEED] = None
+    choice: Annotated[int | None, _CHOICE] = None
     logprobs: Annotated[int | None, _LOGPROBS] = None
     echo: Annotated[bool, _ECHO] = False
     prompt_logprobs: Annotated[int | None, _PROMPT_LOGPROBS] = None

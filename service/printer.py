@@ -10,13 +10,17 @@ from . import terminal
 
 
 class Printer:
-    """Writes what a job makes visible, and after its last item a newline. A reader that leaves is no reason to stop.
+    """Writes what jobs make visible, and after each one's last item a newline.
 
     silent   write no text
-    cancel   what to do for a job that is not to outlive its reader; None: it goes on
+    jobs     how many they are
+    cancel   what to do where they are not to outlive their reader; None: they go on, whether anybody reads or not
     """
 
-    def __init__(self, silent: bool, tell: terminal.Progress, cancel: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, silent: bool, tell: terminal.Progress, jobs: int = 1, cancel: Callable[[], object] | None = None
+    ) -> None:
+        self._jobs = jobs
         self._silent = silent
         self._tell = tell
         self._cancel = cancel
@@ -39,8 +43,11 @@ class Printer:
     def _reader_left(self) -> None:
         cancel, self._cancel, self._silent = self._cancel, None, True
         terminal.abandon_stdout()
-        what = "goes on" if cancel is None else "is cancelled, as its request says"
-        terminal.say(f"nobody reads standard output any more; the job {what}", style="yellow")
+        jobs = (
+            ("the job goes on", "the job is cancelled") if self._jobs == 1 else ("the jobs go on", "they are cancelled")
+        )
+        what = jobs[0] if cancel is None else f"{jobs[1]}, as the request says"
+        terminal.say(f"nobody reads standard output any more; {what}", style="yellow")
         if cancel is not None:
             cancel()
 

@@ -126,7 +126,7 @@ def _carry(store: Store, models: Models, found: Found, json: bool, form: str) ->
 
     # Beside text on the same terminal, a line that is written over would be in its way.
     with terminal.progress("starting", shown=json or not sys.stdout.isatty()) as tell:
-        printer = Printer(json, tell, _on_reader_gone(store, found.jobs))
+        printer = Printer(json, tell, len(found.jobs), _on_reader_gone(store, found.jobs))
         turns = Turns(store, found.jobs, _headed(printer) if found.is_family else lambda job, each: printer(each))
         if all(store.row(job).status.terminal for job in found.jobs):
             turns.catch_up()

@@ -49,6 +49,10 @@ def test_run_prints_each_choice_under_its_heading_and_all_of_them_as_json(sqlite
     assert shown.count("==> ") == 3
     for choice, each in enumerate(results):
         assert decodelog("show", f"{family[:8]}.{choice}", "--json", db=sqlite_url).json == each
+        seed = decodelog("events", each["job"], "--json", db=sqlite_url).lines[0]["envelope"]["rng"]["seed"]
+        alone = ("--prompt", "Go", *CHOICES[2:], "--seed", seed, "--choice", choice, "--max-new-tokens", 9)
+        again = decodelog("run", "--model", flat, *alone, "--json", db=sqlite_url).json
+        assert (again["identity"], again["token_ids"]) == (each["identity"], each["token_ids"])
     assert decodelog("resume", family, db=sqlite_url).stdout == ran.stdout
     assert decodelog("audit", family, "--json", db=sqlite_url).json["jobs"] == 3
 
@@ -165,7 +169,7 @@ def test_all_choices_that_are_not_to_outlive_their_reader_are_cancelled_when_it_
         running.stdout.close()
         code, said = running.wait(), running.stderr.read()
     assert (code, [row.finish for row in jobs(sqlite_url)]) == (0, ["cancelled"] * 3)
-    assert "cancelled, as its request says" in said
+    assert "cancelled, as the request says" in said
 
 
 @pytest.mark.contract("OUT-8")

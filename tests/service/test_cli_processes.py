@@ -171,7 +171,7 @@ def test_a_job_that_is_not_to_outlive_its_reader_is_cancelled_when_the_reader_le
         code, said = running.wait(), running.stderr.read()
     (row,) = jobs(sqlite_url)
     assert (code, row.finish) == (0, "cancelled")
-    assert "cancelled, as its request says" in said
+    assert "cancelled, as the request says" in said
 
 
 @pytest.mark.contract("OUT-8", "FSM-9")
@@ -187,7 +187,7 @@ def test_a_reader_of_the_result_alone_is_missed_too(
         said = running.stderr.read()
     (row,) = jobs(sqlite_url)
     assert (row.finish, row.output < 3000) == (finish, finish == "cancelled")
-    assert ("cancelled, as its request says" in said) == (finish == "cancelled")
+    assert ("cancelled, as the request says" in said) == (finish == "cancelled")
 
 
 @pytest.mark.contract("OUT-7")

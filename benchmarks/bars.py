@@ -91,6 +91,20 @@ ROWS = (
         lambda f: f["text_us"] <= 5,
     ),
     Row(
+        "resume_tensors_ms",
+        "{:.0f} ms",
+        "a lost job of 2,000 tokens of SmolLM2: from its claim until its cache is back from kept rows",
+        "<= 100 ms",
+        lambda f: f["resume_tensors_ms"] <= 100,
+    ),
+    Row(
+        "resume_prefill_ratio",
+        "{:.2f}",
+        "the same by one prefill, over a prefill of as many tokens by the session alone",
+        "<= 1.2",
+        lambda f: f["resume_prefill_ratio"] <= 1.2,
+    ),
+    Row(
         "mask_p99_us",
         "{:.0f} us",
         "a step's grammar mask over 49,152 tokens, 99th percentile: parser, llguidance's mask, guards; JSON schema",

@@ -15,6 +15,7 @@ from folding import folding
 from measuring import Figures, Measure
 from policy import policy
 from position import position
+from resume import resume
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +33,7 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "policy": (policy, 5),
     "structure": (structure, 5),
     "text": (text, 5),
+    "resume": (resume, 5),
 }
 """The families of figures: what measures each, and its rounds."""
 

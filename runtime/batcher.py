@@ -17,7 +17,8 @@ from .job import Job
 from .model import Caller, Model
 from .policy.scores import VocabularyAxis
 from .prompt import PromptScores
-from .session import Decode, Prefill
+from .segments import Segments
+from .session import Decode, Prefill, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,10 @@ class Batcher:
           that made them, by the log, and is bit-exact on one stack at the price of one call a token
     """
 
-    def __init__(self, model: Model, form: str = "prefill") -> None:
+    def __init__(self, model: Model, form: str = "prefill", segments: Segments | None = None) -> None:
         self._model = model
         self._form = form
+        self._segments = segments
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
 
     def call(self, jobs: Iterable[Job]) -> list[Called]:
@@ -57,7 +59,24 @@ class Batcher:
                 done += self._guarded(width, [job])
         for width, mates in together.items():
             done += self._guarded(width, mates)
+        if self._segments is not None:
+            for result in done:
+                self._keep(result.job)
         return done
+
+    def _keep(self, job: Job, least: int | None = None) -> None:
+        session = self._session(job) if job.lane is not None else None
+        if self._segments is not None and isinstance(session, Session):
+            self._segments.follow(job, session, least)
+
+    def let_go(self, job: Job) -> None:
+        """Give the lane back of a job that goes on elsewhere, or has ended; keep or remove its rows."""
+        if self._segments is not None:
+            if job.ended:
+                self._segments.forget(job)
+            elif not job.lost:
+                self._keep(job, least=1)
+        self.release(job)
 
     def release(self, job: Job) -> None:
         """Give the job's lane back; its state is never used again."""
@@ -112,6 +131,8 @@ class Batcher:
         tokens, lane = job.transcript.processed_tokens, job.lane
         if lane is None:
             raise RuntimeError("a rebuild needs an open lane")
+        if (restored := self._restore(session, job, tokens)) is not None:
+            return restored
         prefilled = job.transcript.rebuilt or len(job.state.spec.prompt)
         head = tokens if self._form == "prefill" else tokens[:prefilled]
         watched = self._watched(job)
@@ -122,6 +143,24 @@ class Batcher:
             return Called(job, (RebuildLanes(self._form, len(tokens)),))
         report = RebuildLanes(self._form, len(tokens), score_digests(scores)[0])
         return Called(job, (report,), scores) if watched is None else self._scored(job, report, scores, watched)
+
+    def _restore(self, session: Caller, job: Job, tokens: Sequence[int]) -> Called | None:
+        """Bring the lane back from kept rows, and with the recorded decodes from there on; None where none are kept."""
+        lane, scored = job.lane, not job.state.frontier.unprocessed
+        if self._segments is None or lane is None or not isinstance(session, Session):
+            return None
+        if self._watched(job) is not None:
+            return None  # the prompt is to be scored, and its rows alone do not say how
+        count = self._segments.restore(job, session, tokens, most=len(tokens) - scored)
+        if count < len(job.state.spec.prompt):
+            session.reset(lane)
+            self._segments.forget(job)
+            return None
+        scores: Tensor | None = None
+        for token in tokens[count:]:
+            scores = session.select(session.prepare([Decode(lane, token)]))
+        digest = score_digests(scores)[0] if scores is not None and scored else b""
+        return Called(job, (RebuildLanes("tensors", len(tokens) - count, digest),), scores if scored else None)
 
     def _scored(self, job: Job, report: Command, scores: Tensor, watched: PromptScores) -> Called:
         """A call that has scored the job's prompt too."""

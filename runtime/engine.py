@@ -34,6 +34,7 @@ from .policy.grammar import LIBRARY, Parser, grammars_of
 from .policy.kinds import Mask
 from .policy.scores import Logits, VocabularyAxis
 from .prompt import unscored
+from .segments import Segments
 from .writer import APPEND_TRIES, JobStep, Sink, Turn, Writer
 
 BESIDE_CALL_MS = 1.0
@@ -62,11 +63,12 @@ class Engine:
         sink: Sink | None = None,
         form: str = "prefill",
         beside: bool | None = None,
+        segments: Segments | None = None,
     ) -> None:
         self.jobs: dict[str, Job] = {}
         self.model = model
         self._log = log
-        self._batcher = Batcher(model, form)
+        self._batcher = Batcher(model, form, segments)
         self._writer = Writer(log, sink)
         self._beside = beside
         self._call_ms = 0.0
@@ -106,7 +108,7 @@ class Engine:
         """Let go of a job: its lane is released, its log stays as it is."""
         job = self.jobs.pop(name, None)
         if job is not None:
-            self._batcher.release(job)
+            self._batcher.let_go(job)
 
     def turn(self, interruptions: Interruptions | None = None) -> list[LostTenure]:
         """One turn for every job in hand; what it appends is durable when `settle` or the next turn returns.

@@ -115,6 +115,40 @@ class Session:
         if lane is None:
             self.work = Work()
 
+    def rows(self, lane: Lane, start: int, stop: int) -> Tensor:
+        """A copy of the lane's rows [start, stop), on the host: [layers, 2, kv_heads, stop - start, head_dim].
+
+        start, stop   within the lane's length. Errors: ForeignLane; ValueError for a range that is no state.
+        """
+        self.arena.check(lane)
+        if not 0 <= start < stop <= lane.length:
+            raise ValueError(f"rows {start} to {stop} of a lane of {lane.length}")
+        return self.arena.rows[:, lane.slot, :, :, start:stop].to("cpu", copy=True).contiguous()
+
+    def restore(self, lane: Lane, parts: Sequence[Tensor]) -> None:
+        """Fill an empty lane with rows as `rows` gave them, one part after the other.
+
+        Errors, before anything changes: SessionClosed, ForeignLane, PrefillNeedsEmptyLane, SessionMismatch for rows of
+        another shape or type, PromptTooLong for more than the lane has room for.
+        """
+        self._check_open()
+        self.arena.check(lane)
+        if lane.length:
+            raise PrefillNeedsEmptyLane(lane.request, lane.length)
+        abi, count = self.arena.abi, sum(part.shape[3] for part in parts)
+        for part in parts:
+            shape = (abi.layers, 2, abi.kv_heads, part.shape[3], abi.head_dim)
+            if tuple(part.shape) != shape or part.dtype is not abi.dtype:
+                raise SessionMismatch("rows", f"{list(shape)} {abi.dtype}", f"{list(part.shape)} {part.dtype}")
+        if count > lane.capacity:
+            raise PromptTooLong(lane.request, count, lane.capacity)
+        at = 0
+        for part in parts:
+            self.arena.rows[:, lane.slot, :, :, at : at + part.shape[3]] = part
+            at += part.shape[3]
+        lane.length = at
+        lane.staging += 1
+
     # ---- the call --------------------------------------------------------------------------------------------------
 
     def prepare(self, calls: Sequence[Prefill | Decode]) -> Ticket:

@@ -19,6 +19,7 @@ from .engine import Engine
 from .job import Job
 from .model import Model
 from .patience import patiently
+from .segments import Segments
 from .writer import Sink
 
 TRIES = 4
@@ -46,6 +47,7 @@ class Worker:
 
     name    a random incarnation: a restarted process is another worker
     load    finds and loads the model that a job names; called once a name
+    segments    keeps the caches of the jobs in hand on disk, where given; `run` closes it
     dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
     """
 
@@ -61,6 +63,7 @@ class Worker:
         dead: Callable[[Collection[str]], Collection[str]] | None = None,
         form: str = "prefill",
         pace: Pace = Pace(),
+        segments: Segments | None = None,
     ) -> None:
         self.name = name
         self._store = store
@@ -72,6 +75,7 @@ class Worker:
         self._dead = dead or (lambda owners: ())
         self._form = form
         self._pace = pace
+        self._segments = segments
         self._engines: dict[str, Engine] = {}
         self._fault: Problem | None = None
         self._refused: set[str] = set()
@@ -147,7 +151,9 @@ class Worker:
 
     def _engine(self, model: str) -> Engine:
         if model not in self._engines:
-            self._engines[model] = Engine(self._store, self._load(model), self._sink, self._form)
+            self._engines[model] = Engine(
+                self._store, self._load(model), self._sink, self._form, segments=self._segments
+            )
         return self._engines[model]
 
     def _beat(self) -> None:
@@ -165,6 +171,8 @@ class Worker:
     def _release(self) -> None:
         """Let the append that is under way come to its end, and give every job back."""
         with ExitStack() as closing:
+            if self._segments is not None:
+                closing.callback(self._segments.close)
             closing.callback(lambda: patiently(lambda: self._store.release(self.name), TRIES))
             for engine in self._engines.values():
                 closing.callback(self._let_go, engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from ..fsm.emission import Emission
@@ -19,7 +20,14 @@ from .turns import Turns
 Published = SimpleQueue[tuple[str, Sequence[Emission]] | None]
 
 
-def carry(store: Store, models: Models, jobs: Sequence[str], turns: Turns, form: str = "prefill") -> None:
+def carry(
+    store: Store,
+    models: Models,
+    jobs: Sequence[str],
+    turns: Turns,
+    form: str = "prefill",
+    snapshots: Path | None = None,
+) -> None:
     """Return when `jobs` have ended and `turns` has been handed all of them.
 
     The worker runs in a thread of its own and never waits for the reader. What `turns` raises, and a signal's
@@ -36,7 +44,7 @@ def carry(store: Store, models: Models, jobs: Sequence[str], turns: Turns, form:
         if not isinstance(problem, LostTenure):  # somebody else goes on with it, and the log has their text
             refusals.append(problem)
 
-    worker = new_worker(store, models, sink, notice, form, Pace(lanes_max=models.lanes))
+    worker = new_worker(store, models, sink, notice, form, Pace(lanes_max=models.lanes), snapshots)
     with ThreadPoolExecutor(1, "worker") as threads:
         running = threads.submit(worker.run, jobs, True)
         running.add_done_callback(lambda _: published.put(None))

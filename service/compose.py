@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..fsm.admission import check, check_runtime
 from ..fsm.ports import Store
 from ..runtime.job import Job
 from ..runtime.model import Model
+from ..runtime.segments import Segments
 from ..runtime.worker import Notice, Pace, Worker
 from ..runtime.writer import Sink
+from . import terminal
 from .database import now_ms
 from .incarnation import dead_workers, new_worker_name
 from .models import Models
@@ -22,8 +26,9 @@ def new_worker(
     notice: Notice | None = None,
     form: str = "prefill",
     pace: Pace = PACE,
+    snapshots: Path | None = None,
 ) -> Worker:
-    """A worker of this process under a fresh incarnation."""
+    """A worker of this process under a fresh incarnation; it keeps its jobs' caches under `snapshots`, where given."""
     return Worker(
         name=new_worker_name(),
         store=store,
@@ -35,7 +40,13 @@ def new_worker(
         dead=dead_workers,
         form=form,
         pace=pace,
+        segments=None if snapshots is None else Segments(snapshots, say=say_not_kept),
     )
+
+
+def say_not_kept(fault: OSError) -> None:
+    """Jobs do not depend on kept caches, and go on."""
+    terminal.say(f"caches are not kept any more: {fault}; a resume will compute them again", style="yellow")
 
 
 def admit_job(job: Job, model: Model) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,18 @@ Rebuild = Annotated[
         "--rebuild",
         metavar="prefill|reexecute",
         help="How a killed job's cache comes back: one call, or the recorded calls again (bit-exact, slower).",
+    ),
+]
+
+
+Snapshots = Annotated[
+    Path | None,
+    typer.Option(
+        "--snapshots",
+        metavar="DIR",
+        file_okay=False,
+        help="Keep the caches of running jobs here, so that a resume computes almost nothing again.",
+        show_default=False,
     ),
 ]
 

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,7 +32,12 @@ All = Annotated[bool, typer.Option("--all", help="Every job that has not ended."
 
 
 @takes_draft
-def run(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
+def run(
+    flags: DraftFlags,
+    snapshots: options.Snapshots = None,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
     """Generate text durably, streaming it to standard output."""
     draft = flags.draft()
     models = _models(draft.n)
@@ -39,7 +45,7 @@ def run(flags: DraftFlags, db: options.Database = None, json: options.Json = Fal
         found, created = _submit(store, models, flags, draft)
         what = "family" if found.is_family else "job"
         terminal.say(f"{what if created else f'attached to {what}'} {found.name}", style="dim")
-        finish(store, models, found, db, json)
+        finish(store, models, found, db, json, snapshots=snapshots)
 
 
 @takes_draft
@@ -61,6 +67,7 @@ def resume(
     job: options.MaybeJobOrFamily = None,
     every: All = False,
     rebuild: options.Rebuild = "prefill",
+    snapshots: options.Snapshots = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -72,10 +79,10 @@ def resume(
         if job is not None:
             found = find(store, job)
             say_missing(found)
-            finish(store, _models(len(found.jobs)), found, db, json, form)
+            finish(store, _models(len(found.jobs)), found, db, json, form, snapshots)
         else:
             unfinished = [row.job for row in store.rows() if not row.status.terminal]
-            work(store, unfinished, json=json, drain=True, form=form)
+            work(store, unfinished, json=json, drain=True, form=form, snapshots=snapshots)
 
 
 def _models(jobs: int) -> Models:
@@ -90,7 +97,15 @@ def _submit(store: Store, models: Models, flags: DraftFlags, draft: Draft) -> As
         return submit_choices(store, models.load(name), name, draft, now_ms(), flags.idempotency_key)
 
 
-def finish(store: Store, models: Models, found: Found, db: str | None, json: bool, form: str = "prefill") -> None:
+def finish(
+    store: Store,
+    models: Models,
+    found: Found,
+    db: str | None,
+    json: bool,
+    form: str = "prefill",
+    snapshots: Path | None = None,
+) -> None:
     """Bring a job or a family to its end, with its text on standard output; a job that failed fails this process."""
     from ..printer import final_line
     from ..reading import transcript_of
@@ -98,12 +113,14 @@ def finish(store: Store, models: Models, found: Found, db: str | None, json: boo
     started = time.monotonic()
     try:
         with on_signals():
-            _carry(store, models, found, json, form)
+            _carry(store, models, found, json, form, snapshots)
     except (Stopped, Exception) as end:
         newline = "\n" if sys.stdout.isatty() else ""
         what = "stopped" if isinstance(end, Stopped) else "this process cannot go on"
         kept = "its jobs are" if found.is_family else "the job is"
-        terminal.say(f"{newline}{what}; {kept} kept. Go on with: {_resume_command(found.name, db)}", style="yellow")
+        terminal.say(
+            f"{newline}{what}; {kept} kept. Go on with: {_resume_command(found.name, db, snapshots)}", style="yellow"
+        )
         raise
     results = [transcript_of(store, job).result() for job in found.jobs]
     for result in results:
@@ -120,7 +137,7 @@ def told(found: Found, results: list[dict[str, Any]]) -> dict[str, Any]:
     return {"family": found.name, "choices": results} if found.is_family else results[0]
 
 
-def _carry(store: Store, models: Models, found: Found, json: bool, form: str) -> None:
+def _carry(store: Store, models: Models, found: Found, json: bool, form: str, snapshots: Path | None) -> None:
     from ..printer import Printer
     from ..turns import Turns
 
@@ -133,7 +150,7 @@ def _carry(store: Store, models: Models, found: Found, json: bool, form: str) ->
             return
         from ..carry import carry
 
-        carry(store, models, found.jobs, turns, form)
+        carry(store, models, found.jobs, turns, form, snapshots)
 
 
 def _headed(write: Callable[[Emission], None]) -> Callable[[str, Emission], None]:
@@ -167,5 +184,7 @@ def say_missing(found: Found) -> None:
         terminal.say(f"{kept}; submit the request again, under its idempotency key, to add the others", style="yellow")
 
 
-def _resume_command(name: str, db: str | None) -> str:
-    return f"decodelog resume {name}" + (f" --db {shlex.quote(db)}" if db else "")
+def _resume_command(name: str, db: str | None, snapshots: Path | None) -> str:
+    options = {"--db": db, "--snapshots": snapshots}
+    given = [f" {option} {shlex.quote(str(value))}" for option, value in options.items() if value]
+    return f"decodelog resume {name}{''.join(given)}"

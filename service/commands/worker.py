@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,6 +34,7 @@ def worker(
     drain: Drain = False,
     lanes: Lanes = LANES,
     rebuild: options.Rebuild = "prefill",
+    snapshots: options.Snapshots = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -40,7 +42,7 @@ def worker(
     form = options.rebuild_form(rebuild)
     with opened(db) as store:
         terminal.say("working; Ctrl-C ends after the step at hand and leaves unfinished jobs to others", style="dim")
-        work(store, json=json, drain=drain, form=form, lanes=lanes)
+        work(store, json=json, drain=drain, form=form, lanes=lanes, snapshots=snapshots)
 
 
 def work(
@@ -51,13 +53,14 @@ def work(
     drain: bool,
     form: str,
     lanes: int = LANES,
+    snapshots: Path | None = None,
 ) -> None:
     """Run `jobs`, or all there are. Exits with 1 where one failed or could not be run here, as Ctrl-C does with 130."""
     from ...runtime.worker import Pace
     from ..compose import new_worker
 
     watch = Watch(json)
-    worker = new_worker(store, Models(home(), lanes), watch.see, watch.hear, form, Pace(lanes_max=lanes))
+    worker = new_worker(store, Models(home(), lanes), watch.see, watch.hear, form, Pace(lanes_max=lanes), snapshots)
     stopped: list[int] = []
 
     def stop(number: int, frame: object) -> None:

@@ -17,13 +17,26 @@ from .receipt import Receipt, Selection
 from .states import Trigger
 
 
+class Parent(NamedTuple):
+    """Where a forked job comes from: its prompt is that job's, with its first `step` output tokens."""
+
+    job: str
+    step: int
+
+
 @dataclass(frozen=True, slots=True)
 class RequestAdmitted:
-    """The sealed request is durable. `envelope` is its canonical bytes, `job` the name of this durable run."""
+    """The sealed request is durable.
+
+    job        the name of this durable run
+    envelope   its canonical bytes
+    parent     the job that it was forked from, if any; nothing depends on it, as the prompt is whole in the envelope
+    """
 
     tag: ClassVar[str] = "request.admitted"
     job: str
     envelope: bytes
+    parent: Parent | None = None
 
 
 @dataclass(frozen=True, slots=True)

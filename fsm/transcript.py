@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from .emission import Emission, Emitter, Moment, plain_token, usage_of
-from .events import Event, LanesRebuilt, OutputCommitted, PromptRecorded
+from .events import Event, LanesRebuilt, OutputCommitted, Parent, PromptRecorded, RequestAdmitted
 from .finish import FinishReason
 from .fold import fold
 from .state import State
@@ -23,6 +23,7 @@ from .state import State
 class Transcript:
     """A job's state beside everything it has made visible; `take` changes it by one event, `load` by a log.
 
+    parent     the job that it was forked from, if any
     moments    what its emissions are made of; they are made where somebody asks for them
     rebuilt    tokens that the newest rebuild processed in one call, 0 where there was none: the prompt, or these, were
                prefilled, and every token after them had a call of its own
@@ -33,6 +34,7 @@ class Transcript:
     token_ids: list[int] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     rebuilt: int = 0
+    parent: Parent | None = None
     _emitter: Emitter | None = field(default=None, compare=False, repr=False)
     _emissions: list[Emission] = field(default_factory=list, compare=False, repr=False)
     _emitted: int = field(default=0, compare=False, repr=False)
@@ -44,6 +46,7 @@ class Transcript:
         self.state = after
         self.sequence += 1
         if before is None:
+            self.parent = event.parent if isinstance(event, RequestAdmitted) else None
             return
         if isinstance(event, OutputCommitted) and before.receipt is not None:
             receipt = before.receipt
@@ -108,6 +111,7 @@ class Transcript:
         prompt               what the request asks to see of its prompt's tokens
         visible, trimmed     in span alignment, after the end: which part of the output is text, and which was cut off
         structure_complete   where structure was asked for: whether the text is one whole structure
+        parent               of a forked job: the job and the step that it comes from
         error                of a failed job
         """
         state = self.state
@@ -126,6 +130,8 @@ class Transcript:
             "tokens": [plain_token(token, size) for token in tokens],
             "usage": usage_of(state),
         }
+        if self.parent is not None:
+            result["parent"] = self.parent._asdict()
         for emission in emissions:
             if emission.prompt:
                 result["prompt"] = [plain_token(token) for token in emission.prompt]

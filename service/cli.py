@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .commands import audit, db, demo, diagram, doctor, explain, jobs, model, run, streams, worker
+from .commands import audit, db, demo, diagram, doctor, explain, fork, jobs, model, run, streams, worker
 from .edge import Commands
 
 SUMMARY = "Durable, replayable language-model generation: a kill loses no token, and a resume repeats none."
@@ -37,6 +37,7 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
         "decodelog run --model smollm2-135m-instruct --prompt 'Once' --temperature 0.8 --n 3 --batch-width 3",
     ),
     run.submit: ("decodelog submit --model smollm2-135m-instruct --chat chat.json --idempotency-key order-17",),
+    fork.fork: ("decodelog fork 01a2 --at 12 --temperature 1.1 --seed 3",),
     run.resume: ("decodelog resume 01a2", "decodelog resume --all"),
     worker.worker: ("decodelog worker --drain --lanes 16",),
     jobs.jobs: ("decodelog jobs --json",),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -144,9 +145,18 @@ class DraftFlags:
         """
         from ..fsm.draft import draft_from
 
-        value = self._prompt() | {"stop": self.stop or [], "stop_token_ids": self.stop_token_id or []}
-        value |= {"ignore_eos": self.ignore_eos, "include_stop": self.include_stop, "echo_prompt": self.echo}
-        value |= {name: getattr(self, name) for name in PASSED_ON if getattr(self, name) is not None}
+        return draft_from(self._prompt() | self.given())
+
+    def given(self) -> dict[str, Any]:
+        """The fields of a draft that were given, but for its prompt. Errors: as `draft`, but for SchemaViolation."""
+        value = {name: getattr(self, name) for name in PASSED_ON if getattr(self, name) is not None}
+        flags: dict[str, Any] = {
+            "ignore_eos": self.ignore_eos,
+            "include_stop": self.include_stop,
+            "echo_prompt": self.echo,
+        }
+        flags |= {"stop": self.stop, "stop_token_ids": self.stop_token_id}
+        value |= {name: flag for name, flag in flags.items() if flag}
         if self.logit_bias:
             value["logit_bias"] = [_bias(entry) for entry in self.logit_bias]
         if self.allowed_token_id:
@@ -156,7 +166,7 @@ class DraftFlags:
         value |= self._structure()
         if self.max_new_tokens is not None:
             value["max_new_tokens"] = _count(self.max_new_tokens)
-        return draft_from(value)
+        return value
 
     def _prompt(self) -> dict[str, Any]:
         given = [f"--{source.replace('_', '-')}" for source in SOURCES if getattr(self, source) is not None]
@@ -190,8 +200,12 @@ class DraftFlags:
         return asked
 
 
-def takes_draft(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command`, whose first parameter is a DraftFlags, a parameter for each flag in its place."""
+def takes_draft(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command, whose first parameter is a DraftFlags, a parameter for each flag in its place, but for some."""
+    return partial(_with_flags, left_out)
+
+
+def _with_flags(left_out: Collection[str], command: Callable[..., None]) -> Callable[..., None]:
     others = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     hints = get_type_hints(DraftFlags, include_extras=True)
     flags = [
@@ -202,10 +216,11 @@ def takes_draft(command: Callable[..., None]) -> Callable[..., None]:
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
         )
         for field in fields(DraftFlags)
+        if field.name not in left_out
     ]
 
     def with_flags(**given: Any) -> None:
-        draft_flags = DraftFlags(**{flag.name: given.pop(flag.name) for flag in flags})
+        draft_flags = DraftFlags(**{"model": ""} | {flag.name: given.pop(flag.name) for flag in flags})
         command(draft_flags, **given)
 
     parameters = [*flags, *(other.replace(kind=inspect.Parameter.KEYWORD_ONLY) for other in others)]

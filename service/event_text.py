@@ -40,8 +40,9 @@ def event_json(numbered: Numbered) -> dict[str, Any]:
 
 def _words(event: Event) -> str:
     match event:
-        case RequestAdmitted(job=job, envelope=envelope):
-            return f"job {job}, a request of {len(envelope)} bytes"
+        case RequestAdmitted(job=job, envelope=envelope, parent=parent):
+            forked = "" if parent is None else f", forked from {parent.job} at step {parent.step}"
+            return f"job {job}, a request of {len(envelope)} bytes{forked}"
         case AttemptStarted(fence=fence, worker=worker):
             return f"tenure {fence} of worker {worker}"
         case LanesRebuilt(form=form, tokens=tokens):

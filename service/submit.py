@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ..fsm.draft import Draft
 from ..fsm.envelope import Envelope, admit, first_difference
 from ..fsm.errors import IdempotencyConflict, LimitExceeded, SchemaViolation
-from ..fsm.events import RequestAdmitted
+from ..fsm.events import Parent, RequestAdmitted
 from ..fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX, SEED_MAX
 from ..fsm.ports import Store
 from ..fsm.seal import seal
@@ -45,12 +45,19 @@ def submit(
     return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key)
 
 
-def admit_job(store: Store, name: str, job: str, envelope: Envelope, idempotency_key: str | None) -> Submitted:
+def admit_job(
+    store: Store,
+    name: str,
+    job: str,
+    envelope: Envelope,
+    idempotency_key: str | None,
+    parent: Parent | None = None,
+) -> Submitted:
     """Make `envelope` durable under the name `job`, or attach to what holds the key, or else the name.
 
     A key's job says by its name how many choices were asked for; another number is an IdempotencyConflict at `n`.
     """
-    admitted = RequestAdmitted(job, envelope.canonical_bytes())
+    admitted = RequestAdmitted(job, envelope.canonical_bytes(), parent)
     try:
         admission = store.admit(job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key)
     except IdempotencyConflict as conflict:

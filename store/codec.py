@@ -26,6 +26,7 @@ from ..fsm.events import (
     Event,
     LanesRebuilt,
     OutputCommitted,
+    Parent,
     PromptRecorded,
     RequestAdmitted,
     RequestClosed,
@@ -110,7 +111,8 @@ def undecodable(payload: bytes, job: str, first: int, problem: Exception) -> Cor
 
 
 def _admitted(event: RequestAdmitted, key: bytes) -> Fields:
-    return (1, event.job, event.envelope)
+    parent = () if event.parent is None else (event.parent,)
+    return (1, event.job, event.envelope, *parent)
 
 
 def _attempt(event: AttemptStarted, key: bytes) -> Fields:
@@ -213,8 +215,8 @@ _ENCODE: dict[type[Event], Callable[[Any, bytes], Fields]] = {
 
 
 def _to_admitted(fields: Fields, key: bytes) -> RequestAdmitted:
-    _, job, envelope = fields
-    return RequestAdmitted(job, envelope)
+    _, job, envelope, *parent = fields
+    return RequestAdmitted(job, envelope, *(Parent(*each) for each in parent))
 
 
 def _to_attempt(fields: Fields, key: bytes) -> AttemptStarted:

@@ -31,7 +31,7 @@ LANES_MAX = 16  # jobs of a family at a time: each holds the keys and values of 
 All = Annotated[bool, typer.Option("--all", help="Every job that has not ended.")]
 
 
-@takes_draft
+@takes_draft()
 def run(
     flags: DraftFlags,
     snapshots: options.Snapshots = None,
@@ -48,7 +48,7 @@ def run(
         finish(store, models, found, db, json, snapshots=snapshots)
 
 
-@takes_draft
+@takes_draft()
 def submit(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
     """Put a request into the log for a worker, and print its job's or its family's name."""
     draft = flags.draft()

@@ -369,6 +369,7 @@ LOGS = {"closed": eventful(CloseRequest(FinishReason.TIMEOUT)), "failed": eventf
 
 # What no decision depends on: only the chain of the log, and the fence that its appends carry, can witness these.
 REPORTED = {
+    ("request.admitted", "parent"),
     ("attempt.started", "fence"),
     ("attempt.started", "worker"),
     ("attempt.started", "facts"),

@@ -22,6 +22,7 @@ from decodelog.fsm.events import (
     DecisionMade,
     LanesRebuilt,
     OutputCommitted,
+    Parent,
     PromptRecorded,
     RequestAdmitted,
     RequestClosed,
@@ -65,6 +66,9 @@ CALL, OUTPUT = CallCompleted(1, 1300, SCORES), OutputCommitted(1235, STATE)
 
 EXAMPLES = {
     "request.admitted.1": (RequestAdmitted("job-1", b'{"schema":"numinens.request.v1"}'),),
+    "request.admitted.1-forked": (
+        RequestAdmitted("job-1", b'{"schema":"numinens.request.v1"}', Parent("01a2.0", 1234)),
+    ),
     "attempt.started.1": (AttemptStarted(3, "worker-1", (("device", "cpu"), ("torch", "2.13.0"))),),
     "attempt.started.1-bare": (AttemptStarted(1, "worker-1", ()),),
     "lanes.rebuilt.1": (LanesRebuilt("prefill", 1300, SCORES),),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .commands import audit, db, demo, diagram, doctor, explain, fork, jobs, model, run, streams, worker
+from .commands import audit, compare, db, demo, diagram, doctor, explain, fork, jobs, model, run, streams, worker
 from .edge import Commands
 
 SUMMARY = "Durable, replayable language-model generation: a kill loses no token, and a resume repeats none."
@@ -46,6 +46,7 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     streams.events: ("decodelog events 01a2 --from 20 --follow",),
     streams.tail: ("decodelog tail 01a2", "decodelog tail 01a2 --from 20 --no-follow --json"),
     explain.explain: ("decodelog explain 01a2 --step 3", "decodelog explain 01a2 --json"),
+    compare.compare: ("decodelog compare 01a2 01b7", "decodelog compare 01a2 --reexecute --level decision"),
     audit.audit: ("decodelog audit", "decodelog audit 01a2 --json"),
     diagram.diagram: ("decodelog diagram --svg --out machine.svg",),
     doctor.doctor: ("decodelog doctor",),

@@ -1,0 +1,61 @@
+"""compare: whether two jobs are one run, and if not, where and at which level they part."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .. import terminal
+from ..database import opened
+from ..edge import FAILED
+from ..models import Models, home
+from ..naming import find_job
+from . import options
+
+Other = Annotated[
+    str | None, typer.Argument(metavar="[OTHER]", help="Another job; left out with --reexecute.", show_default=False)
+]
+Reexecute = Annotated[bool, typer.Option("--reexecute", help="Compare with the same request run again, in memory.")]
+From = Annotated[
+    str,
+    typer.Option(
+        "--level",
+        metavar="state|tensor|policy|decision|sequence|resume",
+        help="The first level that counts; those before may differ.",
+    ),
+]
+
+
+def compare(
+    job: options.JobName,
+    other: Other = None,
+    reexecute: Reexecute = False,
+    level: From = "state",
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Compare two jobs step by step at six levels, or one with its request run again; a difference exits with 1."""
+    from ..compare import LEVELS, plain, reexecuted, run_in, told
+    from ..compare import compare as compare_runs
+
+    if level not in LEVELS:
+        raise typer.BadParameter(f"it is one of {', '.join(LEVELS)}", param_hint="--level")
+    if (other is None) is not reexecute:
+        raise typer.BadParameter("name another job, or give --reexecute")
+
+    with opened(db) as store:
+        name = find_job(store, job)
+        left = run_in(store, name)
+        if other is not None:
+            right = run_in(store, find_job(store, other))
+        else:
+            with terminal.progress("running it again"):
+                right = reexecuted(store, Models(home(), lanes=1).load(store.row(name).model), name)
+    found, steps = compare_runs(left, right, level), min(len(left.steps), len(right.steps))
+    if json:
+        terminal.write_json(plain(found, steps))
+    else:
+        terminal.write(f"{told(found, steps)}\n")
+    if found is not None:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,71 @@
+"""Comparing jobs by their logs, and a job with what its request gives when it is run once more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..fsm.compare import LEVELS, Difference, Run, compare, run_of
+from ..fsm.events import RequestAdmitted
+from ..fsm.ports import EventLog
+from ..fsm.spec import Spec
+from ..runtime.engine import Engine
+from ..runtime.job import Job
+from ..runtime.model import Model
+from ..store.memory_log import MemoryStore
+from .compose import admit_job
+from .database import now_ms
+from .reading import events_of
+
+WORKER = "reexecution"
+LEASE_MS = 86_400_000
+
+
+def run_in(log: EventLog, job: str) -> Run:
+    """The run of a job, from its log. Errors: UnknownJob, CorruptRecord, and what the fold finds broken."""
+    return run_of(numbered.event for numbered in events_of(log, job))
+
+
+def reexecuted(log: EventLog, model: Model, job: str) -> Run:
+    """What the job's request gives when it is run again from its first call, in memory, as far as the job has come.
+
+    Errors: NotAdmissible where this process is not what the request is bound to, and those of the log.
+    """
+    admitted = next(numbered.event for numbered in events_of(log, job))
+    if not isinstance(admitted, RequestAdmitted):
+        raise TypeError("a log begins with its admission")
+    spec, steps = Spec.seal(job, admitted.envelope), len(run_in(log, job).steps)
+    store = MemoryStore(clock=now_ms)
+    store.admit(job, spec.identity.hex(), "again", len(spec.prompt), admitted, None)
+    (claim,) = store.claim(WORKER, LEASE_MS, 1, [job])
+    engine = Engine(store, model)
+    held = Job.load(store, claim)
+    admit_job(held, model)
+    engine.adopt(held, WORKER)
+    while engine.jobs and store.row(job).output < max(steps, 1):
+        engine.turn()
+        engine.settle()
+    engine.close()
+    return run_in(store, job)
+
+
+def told(found: Difference | None, steps: int) -> str:
+    """The verdict in words."""
+    if found is None:
+        return f"the same at all {len(LEVELS)} levels, {steps} steps"
+    return f"{found.level}: step {found.step} differs in {found.name}: {_short(found.left)} and {_short(found.right)}"
+
+
+def plain(found: Difference | None, steps: int) -> dict[str, Any]:
+    """The verdict for JSON."""
+    if found is None:
+        return {"same": True, "steps": steps}
+    facts = {"step": found.step, "level": found.level, "name": found.name}
+    return {"same": False, **facts, "left": _short(found.left), "right": _short(found.right)}
+
+
+def _short(value: Any) -> str:
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+__all__ = ["LEVELS", "compare", "plain", "reexecuted", "run_in", "told"]

@@ -1,0 +1,68 @@
+"""A job beside its request run again: the same at every level, whatever became of its workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cranks import admit, assert_audited, engine, finish, model, run, turn
+from test_known_faults import ENDLESS, decoding
+
+from decodelog.fsm.ports import Store
+from decodelog.service.compare import compare, plain, reexecuted, run_in, told
+
+pytestmark = pytest.mark.contract("RES-3", "RES-4", "LOG-3")
+
+DRAFTS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 1.0, "seed": 4, "logprobs": 2},
+    {"stop": ["or"], "include_stop": True},
+    {"echo_prompt": True, "prompt_logprobs": 1, "final_cache": "repaired"},
+    {"regex": "[A-Z][a-z]+, [a-z]+[.]"},
+]
+
+
+@pytest.mark.parametrize("draft", DRAFTS, ids=str)
+def test_a_killed_and_resumed_job_is_the_run_that_nobody_killed(store: Store, draft: dict[str, Any]) -> None:
+    of = model()
+    job = admit(store, of, **draft)
+    turn(engine(store, of, job), 4)
+    finish(engine(store, of, job, worker="second", form="reexecute"))
+    assert_audited(store)
+    left, right = run_in(store, job), reexecuted(store, of, job)
+    assert compare(left, right) is None
+    assert plain(None, len(left.steps)) == {"same": True, "steps": len(left.steps)}
+    assert told(None, len(left.steps)).startswith("the same at all 6 levels")
+
+
+@pytest.mark.parametrize("form", ["prefill", "reexecute"])
+def test_on_a_real_decoder_rows_that_were_computed_otherwise_show_at_the_level_of_tensors_or_not_at_all(
+    store: Store, form: str
+) -> None:
+    """One prefill of what were many calls may round otherwise; repeated calls may not."""
+    of = decoding(lanes=8)
+    job = admit(store, of, **ENDLESS)
+    turn(engine(store, of, job), 6)
+    finish(engine(store, of, job, worker="second", form=form))
+    found = compare(run_in(store, job), reexecuted(store, of, job))
+    assert found is None or (form == "prefill" and found.level == "tensor" and found.step >= 6)
+    assert compare(run_in(store, job), reexecuted(store, of, job), "decision") is None or form == "prefill"
+
+
+def test_a_job_that_goes_on_is_compared_as_far_as_it_has_come(store: Store) -> None:
+    of = model()
+    job = admit(store, of)
+    turn(engine(store, of, job), 5)
+    assert compare(run_in(store, job), reexecuted(store, of, job)) is None
+
+
+def test_another_model_is_found_out(store: Store) -> None:
+    done = run(store, model("Hello"))
+    other = model("Jello")
+    other.facts = model("Hello").facts  # it says that it is the same
+    found = compare(run_in(store, done["job"]), reexecuted(store, other, done["job"]))
+    assert found is not None
+    assert (found.step, found.level, found.name) == (0, "tensor", "scores")
+    assert told(found, 6).startswith("tensor: step 0 differs in scores")
+    facts = plain(found, 6)
+    assert (facts["same"], facts["level"], len(facts["left"])) == (False, "tensor", 64)

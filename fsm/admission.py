@@ -15,6 +15,7 @@ from . import policy_checks
 from .artifact import ArtifactFacts
 from .envelope import Envelope
 from .errors import NotAdmissible
+from .limits import PROMPT_ENTRIES_MAX
 from .transforms import Grammar
 
 
@@ -214,14 +215,21 @@ def _unrepairable(situation: Situation) -> str | None:
 
 
 def _unscored_prompt(situation: Situation) -> str | None:
-    """A prompt whose log-probabilities are asked for is prefilled, and the vocabulary has as many alternatives."""
+    """A prompt that is to be scored is prefilled; its alternatives exist, and are not too many."""
     envelope = situation.envelope
     if not envelope.output.extras:
         return None
     if envelope.termination.zero_token_choice == "no_call":
         return "log-probabilities of a prompt need a model call, and no_call has none; write prefill_only"
     top, size = max(extra.top for extra in envelope.output.extras), envelope.text_interface.vocabulary_size
-    return f"{top} alternatives are asked for, and the vocabulary has {size} tokens" if top > size else None
+    if top > size:
+        return f"{top} alternatives are asked for, and the vocabulary has {size} tokens"
+    entries = len(envelope.prompt.token_ids) * (1 + top)
+    if entries > PROMPT_ENTRIES_MAX:
+        return (
+            f"{entries} entries of a prompt are asked for, and the most is {PROMPT_ENTRIES_MAX}; ask for fewer of each"
+        )
+    return None
 
 
 ADMISSION: Final[tuple[Rung, ...]] = (

@@ -84,7 +84,8 @@ class Draft(Plane):
     frequency_penalty, presence_penalty     over the output; not given or 0: off
     no_repeat_ngram_size    over prompt and output; not given or 0: off; 1: no token comes twice
     logit_bias, allowed_token_ids, banned_token_ids, forced_tokens      not given: none
-    seed               not given: a fresh one where the policy samples, else 0
+    seed               not given: where the policy samples, a fresh one, or the one that follows from an idempotency
+                       key; else 0
     choice             which of several answers to one request this is; each has its own noise
     n                  how many answers: choices 0 to n-1, each an envelope and a job of its own. n is in no envelope,
                        so a choice is the same whether it is asked for alone or with others. Above 1: the policy samples

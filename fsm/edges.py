@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from . import limits
+from .transforms import Temperature, TopK, TopP, Transform, TypicalP
 
 
 class Effect(StrEnum):
@@ -39,6 +40,9 @@ class Edge(NamedTuple):
     drafted: Effect
 
 
+TEMPERATURE_LEAST: Final = 1e-5
+"""Below it nothing but rounding is left of any score but the best."""
+
 _LEAST: Final = 5e-324  # the smallest positive double
 
 
@@ -68,7 +72,7 @@ def _of_shift(kind: str) -> tuple[Edge, ...]:
 
 EDGES: Final[tuple[Edge, ...]] = (
     _edge("temperature", 0, "0", Effect.REFUSED, Effect.GREEDY),
-    _edge("temperature", _LEAST, "tiny: below 1e-5", Effect.BEST),
+    _edge("temperature", _LEAST, f"tiny: below {TEMPERATURE_LEAST:g}", Effect.BEST),
     _edge("temperature", 1, "1", Effect.OFF),
     _edge("temperature", limits.TEMPERATURE_MAX, f"{limits.TEMPERATURE_MAX:g}, the most", Effect.ORDINARY),
     _edge("temperature", limits.TEMPERATURE_MAX * 1.01, f"above {limits.TEMPERATURE_MAX:g}", Effect.REFUSED),
@@ -98,3 +102,16 @@ EDGES: Final[tuple[Edge, ...]] = (
     # A bias is one of a list, from which nothing is left out.
     *(each._replace(drafted=each.sealed) for each in _of_shift("logit_bias")),
 )
+
+
+def leaves_one_token(transform: Transform) -> bool:
+    """Whether nothing can be drawn after it: one token is left, whatever the scores are."""
+    match transform:
+        case Temperature(value=value):
+            return value < TEMPERATURE_LEAST
+        case TopK(k=k):
+            return k == 1
+        case TopP(p=p) | TypicalP(p=p):
+            return p == 0
+        case _:
+            return False

@@ -47,12 +47,13 @@ class Moment(NamedTuple):
 class Token(NamedTuple):
     """A token as a caller sees it.
 
-    place       its index among the output's tokens, or the prompt's, from 0
-    token       id in the vocabulary
-    piece       its exact bytes
-    hidden      whether it is special and not shown
-    byte        offset of its first byte in the job's text, in bytes; a hidden one stands there and takes no room
-    character   offset of the character that this byte belongs to, in characters (code points)
+    place                  its index among the output's tokens, or the prompt's, from 0; in JSON `index`
+    token                  id in the vocabulary
+    piece                  its exact bytes; in JSON `bytes`, as hexadecimal digits, beside `text`, which is what they
+                           are by themselves
+    hidden                 whether it is special and not shown
+    byte_offset            of its first byte in the job's text, in bytes; a hidden one stands there and takes no room
+    character_offset       of the character that this byte belongs to, in characters (code points)
     logprob_raw, logprob   nats, before and after the policy's transforms; None of a prompt's token where none is known
     alternatives           the best tokens in its place, where the request asks for them
     """
@@ -61,8 +62,8 @@ class Token(NamedTuple):
     token: int
     piece: bytes
     hidden: bool
-    byte: int
-    character: int
+    byte_offset: int
+    character_offset: int
     logprob_raw: float | None
     logprob: float | None
     alternatives: tuple[Alternative, ...]
@@ -70,7 +71,7 @@ class Token(NamedTuple):
     @property
     def end(self) -> int:
         """Offset of the first byte after it."""
-        return self.byte if self.hidden else self.byte + len(self.piece)
+        return self.byte_offset if self.hidden else self.byte_offset + len(self.piece)
 
 
 class Span(NamedTuple):
@@ -83,11 +84,11 @@ class Span(NamedTuple):
 class Emission(NamedTuple):
     """One item of a stream: what one event made visible. Some events make nothing visible, and have none.
 
-    sequence     the event's place in the job's log; reading on from it gives exactly the rest
+    sequence     the event's place in the job's log; reading from the next number on gives exactly the rest
     text         text released, possibly empty
     characters   offset of `text` in the whole text, in characters (code points)
     bytes        offset of the same place in bytes
-    place        how many output tokens were released before
+    place        how many output tokens were released before; in JSON `index`
     tokens       output tokens released, in order
     prompt       the prompt's tokens, on the one item that has them, where the request asks for them
     finish       on the last item: a finish reason, or "failed"
@@ -117,6 +118,7 @@ class Emitter:
         self._skip_special = skip_special
         self._waiting: deque[tuple[int, Moment]] = deque()  # offset of the first byte, and the moment
         self._tail = b""  # the output's bytes from the last released one on
+        self._begin = 0, 0  # of the output in the text, in bytes and in characters: behind an echo
         self._end = 0  # of the newest token, with what was trimmed of it
         self._released = 0
 
@@ -134,6 +136,7 @@ class Emitter:
         tokens = self._release(before, after, ended is not None) if self._waiting else ()
         if prompt:
             self._end = after.bytes_released
+            self._begin = after.bytes_released, after.characters_released
         elif after.bytes_released > before.bytes_released:
             self._tail = self._tail[after.bytes_released - before.bytes_released :]
         if not (text or tokens or prompt or ended):
@@ -186,7 +189,7 @@ class Emitter:
         size, characters = after.bytes_released, after.characters_released
         cut = decode(b"", self._tail, final=True)[0]
         return made._replace(
-            visible=Span((0, size), (0, characters)),
+            visible=Span((self._begin[0], size), (self._begin[1], characters)),
             trimmed=Span((size, max(size, self._end)), (characters, characters + len(cut))),
         )
 
@@ -206,11 +209,12 @@ def usage_of(state: State) -> dict[str, int]:
 def _prompt_tokens(ids: tuple[int, ...], recorded: tuple[PromptToken, ...], skip_special: bool) -> tuple[Token, ...]:
     """The prompt's tokens, with offsets into its own text."""
     tokens: list[Token] = []
+    text_bytes = b"".join([token.piece for token in recorded if not (token.hidden and skip_special)])
     byte, characters, open_bytes = 0, 0, b""
     for index, (token, (piece, special, logprob, alternatives)) in enumerate(zip(ids, recorded, strict=True)):
         hidden = special and skip_special
         shown = b"" if hidden else piece
-        character = characters + character_at(open_bytes + shown, len(open_bytes))
+        character = characters + character_at(open_bytes + text_bytes[byte : byte + 1], len(open_bytes))
         tokens.append(Token(index, token, piece, hidden, byte, character, logprob, logprob, alternatives))
         text, open_bytes = decode(open_bytes, shown)
         byte, characters = byte + len(shown), characters + len(text)
@@ -248,13 +252,13 @@ def plain_token(token: Token, size: int | None = None) -> dict[str, Any]:
         "text": token.piece.decode("utf-8", "replace"),
         "bytes": token.piece.hex(),
         "hidden": token.hidden,
-        "byte_offset": token.byte,
-        "character_offset": token.character,
+        "byte_offset": token.byte_offset,
+        "character_offset": token.character_offset,
         "logprob_raw": token.logprob_raw,
         "logprob": token.logprob,
         "alternatives": [plain_alternative(each) for each in token.alternatives],
     }
-    return item if size is None else item | {"visible_bytes": max(min(token.end, size) - token.byte, 0)}
+    return item if size is None else item | {"visible_bytes": max(min(token.end, size) - token.byte_offset, 0)}
 
 
 def plain_alternative(alternative: Alternative) -> dict[str, Any]:

@@ -7,7 +7,7 @@ BrokenInvariant or an IllegalTransition, never a different state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from .errors import BrokenInvariant
@@ -232,9 +232,12 @@ def committed(state: State) -> State:
         # A stop that ends the text before the structure's end leaves it incomplete.
         standing = structure.standing if match is None or match.end == end else Standing.INCOMPLETE
         structure = structure._replace(standing=standing)
-        if match is None and spec.alignment == "token" and len(piece) < len(receipt.piece):
+        if spec.alignment == "token" and len(piece) < len(receipt.piece) and (match is None or spec.include_stop):
             # The structure ends within the token, and all of the token is text; no stop counts behind the structure.
-            horizon, delta, _ = spec.advance(state.horizon, spec.matcher, receipt.piece, False, False, False)
+            counts = match is not None
+            horizon, delta, _ = spec.advance(
+                state.horizon, spec.matcher, receipt.piece, False, spec.include_stop, counts
+            )
     due = spec.due(receipt.selection.token, frontier.output, match is not None, standing)
     return State(
         spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None, structure
@@ -249,10 +252,18 @@ def structured(spec: Spec, before: Structure, receipt: Receipt, hidden: bool, ar
     return structure, receipt.piece if hidden else receipt.piece[:taken]
 
 
+def ending_reasons(state: State, outside: Collection[FinishReason]) -> tuple[FinishReason, ...]:
+    """Every reason that holds if the job ends now, with these from outside, most important first; none: it may not.
+
+    A repair that is owed keeps an end back, and does not keep it from having been reached.
+    """
+    reached = state.due if outside else ()
+    return rank({*outside, *due_reasons(state), *reached}, state.spec.finish_order)
+
+
 def request_closed(state: State, event: RequestClosed) -> State:
     status = target(state.status, REQUEST_CLOSED)
-    held = FROM_OUTSIDE.intersection(event.triggers).union(due_reasons(state))
-    due = rank(held, state.spec.finish_order)
+    due = ending_reasons(state, FROM_OUTSIDE.intersection(event.triggers))
     if not due or event.triggers != due or event.reason is not due[0]:
         claimed, found = ", ".join(event.triggers), ", ".join(due)
         raise BrokenInvariant(clause="FSM-7", reason=f"{event.reason} of ({claimed}) is not what holds, ({found})")

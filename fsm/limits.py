@@ -92,6 +92,8 @@ LOGIT_BIASES_MAX: Final = 1024
 FORCED_TOKENS_MAX: Final = 1024
 # Alternatives are stored with every token of the log.
 LOGPROBS_TOP_MAX: Final = 20
+# Tokens of a prompt's record, alternatives included: they are one event, and each takes some 200 bytes of memory.
+PROMPT_ENTRIES_MAX: Final = 1024 * 1024
 # A seed is a JSON integer, so that every program that reads the envelope reads the same seed.
 SEED_MAX: Final = SAFE_INTEGER_MAX
 # Choice, branch and step are one 32-bit counter word each of philox4x32-10.

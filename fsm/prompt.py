@@ -49,7 +49,11 @@ def digest(tokens: Sequence[PromptToken]) -> bytes:
     parts = [DOMAIN]
     try:
         for piece, hidden, logprob, alternatives in tokens:
-            parts.append(_TOKEN.pack(len(piece), hidden, len(alternatives), logprob is not None, logprob or 0.0))
+            parts.append(
+                _TOKEN.pack(
+                    len(piece), hidden, len(alternatives), logprob is not None, 0.0 if logprob is None else logprob
+                )
+            )
             parts += (piece, pack_alternatives(alternatives))
     except struct.error as problem:
         raise BrokenInvariant(clause="POL-6", reason=f"a prompt cannot be recorded so ({problem})") from problem

@@ -43,7 +43,7 @@ class Selection(NamedTuple):
     unit_draw      the uniform draw in [0, 1), or None where nothing was drawn
     start, end     the token's half-open interval of the cumulative distribution, start <= unit_draw < end
     alternatives   the top tokens by raw score, best first, where the request asks for them
-    Under a grammar the margin and the alternatives are of the tokens that it allows.
+    Margin and alternatives are the raw row's, whatever a grammar or another transform has removed of it.
     """
 
     token: int

@@ -97,6 +97,15 @@ class Transcript:
         return "".join([moment.delta for moment in self.moments])
 
     @property
+    def _cut(self) -> bool:
+        """Whether a stop string was cut off the text, so that what the parser or a detector saw is not all there."""
+        state = self.state
+        if state is None or FinishReason.STOP_STRING not in state.due or state.spec.include_stop:
+            return False
+        last = next(moment for moment in reversed(self.moments) if moment.selection is not None)
+        return not last.hidden  # a hidden token is a stop by itself, and has no byte to be cut off
+
+    @property
     def processed_tokens(self) -> list[int]:
         """The token ids that the lanes hold, prompt first: what one prefill must process to rebuild them."""
         if self.state is None:
@@ -138,9 +147,7 @@ class Transcript:
             if emission.visible is not None and emission.trimmed is not None:
                 result |= {"visible": emission.visible._asdict(), "trimmed": emission.trimmed._asdict()}
         if state.structure is not None:
-            # A stop string that matched has cut the text, so what the parser or a detector saw is not all there.
-            whole = state.structure.standing.whole and FinishReason.STOP_STRING not in state.due
-            result["structure_complete"] = whole
+            result["structure_complete"] = state.structure.standing.whole and not self._cut
         if ending is not None and ending.finish is None:
             result["error"] = {"code": ending.cause, "message": ending.detail}
         return result

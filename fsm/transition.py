@@ -23,8 +23,8 @@ from .events import (
     RequestClosed,
     RequestFailed,
 )
-from .finish import FinishReason, rank
-from .fold import committed, decided, fold, issued
+from .finish import FROM_OUTSIDE, FinishReason, rank
+from .fold import committed, decided, ending_reasons, fold, issued
 from .next_step import due_reasons
 from .output.standing import Standing
 from .prompt import PromptToken
@@ -223,7 +223,9 @@ def consumed(state: State) -> bytes | None:
 
 
 def close_request(state: State, command: CloseRequest) -> Proposal:
-    triggers = rank({command.reason, *command.also, *due_reasons(state)}, state.spec.finish_order)
+    asked = {command.reason, *command.also}
+    triggers = ending_reasons(state, asked & FROM_OUTSIDE)
+    triggers = rank({*asked, *triggers}, state.spec.finish_order)
     return propose(state, RequestClosed(triggers[0], triggers))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import BrokenInvariant, LostTenure
+from ..fsm.errors import BrokenInvariant, LostTenure, NonFiniteScores
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step, owes_prompt, owes_repair
 from ..fsm.ports import EventLog
@@ -92,12 +92,12 @@ class Engine:
             self.jobs[job.name] = job
 
     def _parser(self, job: Job) -> Parser | None:
-        """The parser of the job's grammar after its committed tokens, if it has one.
+        """The parser of the job's grammar after its committed tokens, if it has one and its output goes on.
 
         Errors: GrammarRefused; BrokenInvariant where the committed tokens are not of the grammar.
         """
-        if (grammar := job.state.spec.grammar) is None:
-            return None
+        if (grammar := job.state.spec.grammar) is None or owes_repair(job.state):
+            return None  # a repair decides nothing
         parser = grammars_of(self.model).parser(grammar)
         parser.stand_after(job.transcript.token_ids)
         if not parser.allowed().any() and not due_reasons(job.state):
@@ -212,11 +212,9 @@ class Engine:
         rows: list[Called] = []
         for result in results:
             # A repair, or zero output tokens asked for: the row exists and is not consumed.
-            if owes_repair(result.job.state):
-                close = CloseRequest(result.job.state.due[0])
-                proposals.append((result.job, result.job.propose(*result.report, close)))
-            elif result.job.state.spec.max_new_tokens == 0:
-                proposals.append((result.job, result.job.propose(*result.report, CloseRequest(FinishReason.LENGTH))))
+            state = result.job.state
+            if owes_repair(state) or state.spec.max_new_tokens == 0:
+                proposals.append((result.job, result.job.propose(*self._unconsumed(result, state.due))))
             elif (fault := _ungrammatical(result.job)) is not None:
                 fail = FailRequest(fault.code, str(fault))
                 proposals.append((result.job, result.job.propose(*result.report, fail)))
@@ -235,6 +233,13 @@ class Engine:
         for result, selection in zip(rows, selections, strict=True):
             proposals.append((result.job, result.job.propose(*self._commands(result, selection))))
         return proposals
+
+    def _unconsumed(self, result: Called, due: Sequence[FinishReason]) -> tuple[Command, ...]:
+        """The end of a job whose last row nobody uses; what made a row that is not finite is no cache either."""
+        if result.batch is not None and not result.batch[result.row].isfinite().all():
+            self._batcher.release(result.job)
+            return numeric_fault(NonFiniteScores())
+        return (*result.report, CloseRequest(due[0] if due else FinishReason.LENGTH))
 
     def _commands(self, result: Called, selection: Decision) -> tuple[Command, ...]:
         if not isinstance(selection, Selection):

@@ -34,8 +34,7 @@ def _choice(facts: Facts) -> Iterator[Line]:
     yield "chance", _chance(facts["logprob_raw"], facts["logprob"])
     yield "draw", _draw(facts["draw"], facts["tie_rule"])
     margin = "there is no second token" if facts["margin"] is None else f"{facts['margin']:.4f} nats"
-    among = ", of those that the grammar allows" if facts["structure"] is not None else ""
-    yield "margin", f"best raw score over the second best{among}: {margin}"
+    yield "margin", f"best raw score over the second best, before the policy: {margin}"
     for rank, each in enumerate(facts["alternatives"], 1):
         yield f"best {rank}", _alternative(each, facts["token"])
     if facts["structure"] is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..fsm.draft import Draft
+from ..fsm.edges import leaves_one_token
 from ..fsm.envelope import Envelope
 from ..fsm.errors import SchemaViolation
 from ..fsm.ports import Store
@@ -55,7 +56,13 @@ def seal_choices(draft: Draft, model: Model, seed: int) -> list[Envelope]:
     """
     alone = [draft.model_copy(update={"n": 1, "choice": choice}) for choice in range(draft.n)]
     envelopes = [seal(each, model.facts, model.runtime, model.text, seed) for each in alone]
-    if envelopes[0].policy.family == "greedy":
-        reason = f"a greedy policy would make all {draft.n} choices the same; give a temperature above 0, or n 1"
-        raise SchemaViolation("n", reason)
+    policy = envelopes[0].policy
+    if policy.family == "greedy":
+        raise _all_the_same(draft.n, "a greedy policy", "a temperature above 0")
+    if any(map(leaves_one_token, policy.transforms)):
+        raise _all_the_same(draft.n, "a policy that leaves one token", "it more tokens to choose from")
     return envelopes
+
+
+def _all_the_same(n: int, policy: str, instead: str) -> SchemaViolation:
+    return SchemaViolation("n", f"{policy} would make all {n} choices the same; give {instead}, or n 1")

@@ -45,7 +45,7 @@ def family_of(job: str) -> str:
 def choice_of(job: str) -> int | None:
     """Which choice of its family a job is; None where it has none."""
     family, _, choice = job.rpartition(".")
-    return int(choice) if family and choice.isdecimal() else None
+    return int(choice) if family and choice.isdecimal() and choice == str(int(choice)) else None
 
 
 def choices_of(job: str) -> int:

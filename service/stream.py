@@ -12,8 +12,8 @@ from .reading import Follower
 class Stream:
     """Hands all text to `write` once and in order, from the worker of this process or from the log.
 
-    What the worker publishes is durable, so the log can always fill in what somebody else's tenure has added. A gap is
-    seen by its text and its tokens, which every emission counts.
+    What the worker publishes is durable, so the log can always fill in what somebody else's tenure has added. It is
+    read once at the beginning; later a gap is seen by its text and its tokens, which every emission counts.
     `write` may raise what it likes: the emission then counts as handed over.
     """
 
@@ -21,7 +21,7 @@ class Stream:
         self._follower = Follower(log, job)
         self._write = write
         self._sequence = 0
-        self._place = 0, 0  # characters and tokens handed on
+        self._place: tuple[int, int] | None = None  # characters and tokens handed on; None: nothing was asked for yet
 
     def take(self, emissions: Iterable[Emission]) -> None:
         """Hand on what the worker has published; where there is a gap before it, the log has the rest."""
@@ -34,6 +34,7 @@ class Stream:
 
     def catch_up(self) -> None:
         """Hand on all that the log holds and that was not handed on yet."""
+        self._place = self._place or (0, 0)
         for emission in self._follower.poll():
             if emission.sequence > self._sequence:
                 self._hand_on(emission)

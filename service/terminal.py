@@ -95,11 +95,11 @@ def use_utf8() -> None:
 
 
 def reader_left() -> bool:
-    """Whether standard output is a pipe that nobody reads any more; False where that cannot be known."""
+    """Whether standard output is a pipe or a socket that nobody reads any more; False where that cannot be known."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)  # an error is told unasked
-        return any(event & select.POLLERR for _, event in poll.poll(0))
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
     except (OSError, ValueError):
         return False
 

@@ -59,7 +59,8 @@ def named(documented: Any, *only: str) -> Iterator[tuple[str, str]]:
 def transforms() -> Iterator[str]:
     yield """An envelope names its transforms in the order in which they are applied, and that may be any; this is the
 order of drafts. Each equals the processor of the transformers library that stands beside it: tests compare the two on
-random rows, alone and in other orders. Ids, biases and steps are sets, without repetition.
+random rows, alone and in other orders. Where scores are equal the library keeps all of them and this keeps the lowest
+ids. Ids, biases and steps are sets, without repetition.
 """
     before = "before all of them, where `termination.min_new_tokens` is above 0"
     held = "Removes every end token and stop id until so many tokens are committed."

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ...fsm.edges import TEMPERATURE_LEAST
 from ...fsm.errors import SchemaViolation
 from .kinds import (
     LOOK_BACK,
@@ -26,8 +27,6 @@ from .kinds import (
     Transform,
     TypicalP,
 )
-
-TEMPERATURE_LEAST = 1e-5
 
 Family = Literal["greedy", "sample"]
 

@@ -181,7 +181,9 @@ def say_missing(found: Found) -> None:
     """Say that a submission was cut off before it had admitted all choices of its family."""
     if found.missing:
         kept = f"only {len(found.jobs)} of {found.missing + len(found.jobs)} choices of {found.name} were admitted"
-        terminal.say(f"{kept}; submit the request again, under its idempotency key, to add the others", style="yellow")
+        terminal.say(
+            f"{kept}; submit it again under its idempotency key, if it has one, to add the others", style="yellow"
+        )
 
 
 def _resume_command(name: str, db: str | None, snapshots: Path | None) -> str:

@@ -9,7 +9,7 @@ from envelope_examples import FACTS, RUNTIME
 from pydantic import TypeAdapter, ValidationError
 
 from decodelog.fsm.draft import draft_from
-from decodelog.fsm.edges import EDGES, Edge, Effect
+from decodelog.fsm.edges import EDGES, Edge, Effect, leaves_one_token
 from decodelog.fsm.errors import LimitExceeded, SchemaViolation
 from decodelog.fsm.seal import seal
 from decodelog.fsm.transforms import SEALED_ORDER, OneTransform, Transform
@@ -79,3 +79,14 @@ def test_a_drafts_number_is_sealed_as_the_table_says(edge: Edge) -> None:
     else:
         (only,) = written
         assert only.model_dump(exclude={"scope"}) == transform_of(edge).model_dump(exclude={"scope"})
+
+
+@pytest.mark.contract("POL-3", "POL-7")
+@each_edge
+def test_what_leaves_one_token_is_what_the_table_says(edge: Edge) -> None:
+    if edge.sealed is Effect.REFUSED or edge.kind not in ("temperature", "top_k", "top_p", "min_p", "typical_p"):
+        return
+    name = {"temperature": "value", "top_k": "k"}.get(edge.kind, "p")
+    (transform,) = TypeAdapter(tuple[Transform, ...]).validate_python([{"kind": edge.kind, name: edge.value}])
+    alone = edge.sealed is Effect.BEST or (edge.kind == "typical_p" and edge.value == 0)
+    assert leaves_one_token(transform) is (alone and not (edge.kind == "top_p" and edge.value > 0))

@@ -283,3 +283,17 @@ def test_each_state_owes_one_next_step() -> None:
     states = closed.turn(9).states
     assert [next_step(state) for state in states] == [Step.DECIDE, Step.COMMIT, Step.CLOSE, Step.NOTHING]
     assert close_reason(states[2]) is STOP_TOKEN
+
+
+@pytest.mark.contract("FSM-7")
+def test_a_declared_order_decides_between_a_stop_that_was_reached_and_a_cancel() -> None:
+    order = [FinishReason.STOP_STRING, *(each for each in FinishReason if each is not FinishReason.STOP_STRING)]
+    live = Live.admit(stop=["b"], order=[each.value for each in order], final_cache="repaired")
+    live.turn(50, b"ab")
+    for reason in set(FinishReason) - FROM_OUTSIDE:
+        with pytest.raises(BrokenInvariant):
+            live.do(CloseRequest(reason))  # no end of its own before the repair
+    live.do(CloseRequest(FinishReason.CANCELLED))
+    assert live.state.ending is not None
+    assert live.state.ending.finish is FinishReason.STOP_STRING
+    assert live.state.due == (FinishReason.STOP_STRING, FinishReason.CANCELLED)

@@ -244,7 +244,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 def state_closed_by_itself(state: State) -> bool:
-    return state.status is Status.CLOSED and state.ending is not None and state.ending.finish not in FROM_OUTSIDE
+    return state.status is Status.CLOSED and FROM_OUTSIDE.isdisjoint(state.due)
 
 
 def check_text(live: Live, decisions: list[IssueDecision]) -> None:
@@ -262,8 +262,10 @@ def check_text(live: Live, decisions: list[IssueDecision]) -> None:
     assert (FinishReason.STOP_STRING in state.due) == (whole.stopped is not None)
     for token in tokens:
         assert (token.token, token.piece) == (decisions[token.place].selection.token, decisions[token.place].piece)
-        assert (token.byte, token.end) == whole.ranges[token.place]
-        assert token.character == len([begin for begin in characters(whole.data)[1:] if begin <= token.byte])
+        assert (token.byte_offset, token.end) == whole.ranges[token.place]
+        assert token.character_offset == len(
+            [begin for begin in characters(whole.data)[1:] if begin <= token.byte_offset]
+        )
 
 
 def characters(data: bytes) -> list[int]:

@@ -49,9 +49,9 @@ def test_text_ids_and_offsets_end_where_the_alignment_says(store, alignment, inc
     assert done.usage is not None
     assert done.usage["completion_tokens"] == 4
     tokens = [token for item in items for token in item.tokens]
-    assert [token.byte for token in tokens] == [0, 4, 10, 12][: len(visible)]
+    assert [token.byte_offset for token in tokens] == [0, 4, 10, 12][: len(visible)]
     size = len(text)
-    assert [max(0, min(token.end, size) - token.byte) for token in tokens] == visible
+    assert [max(0, min(token.end, size) - token.byte_offset) for token in tokens] == visible
     if alignment == "span":
         assert done.visible is not None
         assert done.trimmed is not None
@@ -150,9 +150,46 @@ def test_a_structure_that_ends_within_a_token(store, alignment, text, visible, t
     items = check(store, case, **how)
     assert len(tokens_of(items)) == 4
     last = [token for item in items for token in item.tokens][-1]
-    assert (last.byte, last.character, min(last.end, len(text)) - last.byte) == (9, 9, visible)
+    assert (last.byte_offset, last.character_offset, min(last.end, len(text)) - last.byte_offset) == (9, 9, visible)
     found: Any = items[-1].trimmed
     assert (found.bytes if found else None) == trimmed
+
+
+@pytest.mark.contract("OUT-6", "OUT-5")
+@pytest.mark.parametrize("how", HOWS, ids=str)
+@pytest.mark.parametrize(
+    ("alignment", "include_stop", "text", "count", "whole"),
+    [
+        ("text", False, 'is {"a": 1', 3, False),
+        ("text", True, 'is {"a": 1}', 3, True),
+        ("token", False, 'is {"a": ', 2, False),
+        ("token", True, 'is {"a": 1}\n and', 3, True),
+        ("span", False, 'is {"a": 1', 3, False),
+        ("span", True, 'is {"a": 1}', 3, True),
+    ],
+)
+def test_a_stop_that_completes_where_a_structure_ends(store, alignment, include_stop, text, count, whole, how) -> None:
+    """The structure is whole where its last byte is text; by tokens, the text ends with the stop's token."""
+    draft = {"stop": ["}"], "stop_on_json": True, "alignment": alignment, "include_stop": include_stop}
+    items = check(store, Case([b"is ", b'{"a": ', b"1}\n and", b" more"], draft, text, "stop_string"), **how)
+    assert len(tokens_of(items)) == count
+    done = run(store, says([b"is ", b'{"a": ', b"1}\n and"]), **draft)
+    assert (done["text"], done["structure_complete"]) == (text, whole)
+
+
+@pytest.mark.contract("OUT-5", "OUT-3")
+def test_a_hidden_stop_cuts_nothing_off_a_structure(store: Store) -> None:
+    """The model's end token, hidden, is the stop string itself, and comes where the grammar's text is whole."""
+    done = run(store, says([b"[1]"]), regex=r"\[1\]x?", stop=["<|eos|>"])
+    assert (done["text"], done["finish_reason"], done["structure_complete"]) == ("[1]", "stop_string", True)
+
+
+@pytest.mark.contract("OUT-7")
+def test_the_output_s_range_begins_behind_an_echo(store: Store) -> None:
+    done = run(store, says([b"abc", b"de"]), prompt="no: ", echo_prompt=True, stop=["d"], alignment="span")
+    assert done["text"] == "no: abc"
+    assert done["visible"] == {"bytes": (4, 7), "characters": (4, 7)}
+    assert done["trimmed"] == {"bytes": (7, 9), "characters": (7, 9)}
 
 
 # ---- known faults of log-probabilities -------------------------------------------------------------------------------
@@ -167,8 +204,8 @@ def test_entries_of_a_cut_character_have_exact_bytes_that_join_to_the_output(sto
     items = check(store, case, crash_every=crash_every)
     tokens = [token for item in items for token in item.tokens]
     assert b"".join(token.piece for token in tokens if not token.hidden) == quoted
-    assert [token.byte for token in tokens] == [*range(len(quoted)), len(quoted)]
-    assert [token.character for token in tokens] == [0, 0, 0, 1, 2, 3, 3, 3, 4]
+    assert [token.byte_offset for token in tokens] == [*range(len(quoted)), len(quoted)]
+    assert [token.character_offset for token in tokens] == [0, 0, 0, 1, 2, 3, 3, 3, 4]
     assert all(len(token.alternatives) == 2 and token.alternatives[0].piece == token.piece for token in tokens)
     assert [len(item.tokens) for item in items if item.text] == [3, 1, 1, 3]  # a character comes with all its tokens
 

@@ -13,6 +13,7 @@ from cranks import admit, assert_audited, engine, finish, model, result, run, tr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decodelog.fsm import admission
 from decodelog.fsm.errors import NonFiniteScores, NotAdmissible, Problem
 from decodelog.fsm.events import Event, PromptRecorded
 from decodelog.fsm.finish import FinishReason
@@ -249,6 +250,20 @@ def test_a_job_that_is_cancelled_before_its_first_call_has_no_record_and_one_aft
         assert (done["finish_reason"], "prompt" in done) == ("cancelled", recorded)
         assert done["text"] == ("go: H" if recorded else "")
     assert_audited(store)
+
+
+def test_a_hidden_token_within_a_character_stands_at_that_character(store) -> None:
+    done = run(store, model("x"), token_ids=[0xE2, ANSWER, 0x82, 0xAC, ord("a")], max_new_tokens=1, echo_prompt=True)
+    assert [token["character_offset"] for token in done["prompt"]] == [0, 0, 0, 0, 1]
+    assert [token["byte_offset"] for token in done["prompt"]] == [0, 1, 1, 2, 3]
+    assert done["text"].startswith("€a")
+
+
+def test_a_record_of_too_many_entries_is_refused(store, monkeypatch) -> None:
+    monkeypatch.setattr(admission, "PROMPT_ENTRIES_MAX", 20)
+    assert admit(store, model(), token_ids=[65] * 10, prompt_logprobs=1)
+    with pytest.raises(NotAdmissible, match="fewer"):
+        admit(store, model(), token_ids=[65] * 10, prompt_logprobs=2)
 
 
 # ---- the real model ----------------------------------------------------------------------------------------------

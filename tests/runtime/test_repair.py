@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from cranks import admit, assert_audited, engine, finish, model, result, run, transcript, turn
+from test_text_faults import says
 
-from decodelog.fsm.events import CallCompleted, Event
+from decodelog.fsm.events import CallCompleted, Event, RequestClosed
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Store
 from decodelog.fsm.states import Suffix
@@ -102,3 +103,64 @@ def test_without_output_there_is_nothing_to_repair(store) -> None:
     done = run(store, model(), max_new_tokens=0, zero_token_choice="prefill_only", **REPAIRED)
     frontier = transcript(store, done["job"]).state.frontier
     assert (done["finish_reason"], frontier.processed, frontier.output) == ("length", frontier.prompt, 0)
+
+
+# ---- ends that were reached before the repair ----------------------------------------------------------------------
+
+
+@pytest.mark.contract("FSM-7", "FSM-9")
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.TIMEOUT])
+def test_what_held_before_the_repair_is_recorded_beside_an_end_from_outside(store, reason) -> None:
+    of = model("Hey you")
+    job = admit(store, of, max_new_tokens=2, **REPAIRED)
+    made = engine(store, of, job)
+    turn(made, 2)
+    made.turn(lambda: {job: [reason]})
+    made.close()
+    last = events(store, job)[-1]
+    assert isinstance(last, RequestClosed)
+    assert (last.reason, last.triggers) == (reason, (reason, FinishReason.LENGTH))
+    assert_audited(store)
+
+
+@pytest.mark.contract("OUT-5", "RES-4", "LOG-10")
+@pytest.mark.parametrize("turns", [1, 10, 19, 20, 21])
+def test_a_structure_that_cannot_go_on_is_repaired_by_whoever_comes_next(store, turns) -> None:
+    schema = {"type": "object", "patternProperties": {"^[ab]$": {"type": "null"}}, "additionalProperties": False}
+    draft = {"json_schema": schema, **REPAIRED}
+    of = model('{"a":null,"b":null,"a')
+    expected = run(store, of, **draft)
+    assert expected["finish_reason"] == "structured_error"
+    job = admit(store, of, **draft)
+    turn(engine(store, of, job), turns)
+    if not store.row(job).status.terminal:
+        finish(engine(store, of, job, worker="second"))
+    done = result(store, job)
+    for name in ("text", "finish_reason", "structure_complete", "token_ids"):
+        assert done[name] == expected[name]
+    assert transcript(store, job).state.frontier.unprocessed == 0
+    assert_audited(store)
+
+
+@pytest.mark.contract("OUT-5", "FSM-9")
+def test_a_structure_whose_end_a_stop_cut_off_is_incomplete_however_the_job_ends(store) -> None:
+    of = says([b'{"a":', b"1", b"}"])
+    job = admit(store, of, stop=["}"], stop_on_json=True, **REPAIRED)
+    made = engine(store, of, job)
+    turn(made, 3)
+    made.turn(lambda: {job: [FinishReason.CANCELLED]})
+    made.close()
+    done = result(store, job)
+    assert (done["text"], done["finish_reason"], done["structure_complete"]) == ('{"a":1', "cancelled", False)
+
+
+@pytest.mark.contract("FSM-10")
+@pytest.mark.parametrize("kind", ["nan", "infinity"])
+@pytest.mark.parametrize(
+    ("draft", "step", "text"),
+    [(REPAIRED, 4, "Hey"), ({"max_new_tokens": 0, "zero_token_choice": "prefill_only"}, 0, "")],
+)
+def test_a_row_that_is_not_finite_is_a_fault_also_where_nobody_uses_it(store, kind, draft, step, text) -> None:
+    done = run(store, model("Hey", faults=(Fault(step=step, kind=kind),)), **draft)
+    assert (done["state"], done["text"], done["error"]["code"]) == ("FAILED", text, "non_finite_scores")
+    assert_audited(store)

@@ -272,7 +272,7 @@ def test_a_special_token_and_a_row_of_one_score_are_told_as_that(db: str, short_
         )
     lines = lines_of(db, claim.job)
     assert lines["token"] == ["65 'A', bytes 41, a special token that is not shown"]
-    assert lines["margin"] == ["best raw score over the second best: there is no second token"]
+    assert lines["margin"] == ["best raw score over the second best, before the policy: there is no second token"]
     assert lines["chance"] == ["log-probability -1.5000 before the policy, -0.5000 after it (+1.0000)"]
     assert lines["best 1"] == ["token 7: log-probability -1.0000 before the policy, which removed it"]
     assert lines["best 2"][0].endswith(", chosen")

@@ -163,9 +163,12 @@ def test_what_is_refused_leaves_no_job(draft: dict[str, Any], kind: type[Rejecte
 
 
 @pytest.mark.contract("POL-7")
-def test_choices_are_refused_for_a_greedy_policy_only(store: Store) -> None:
+def test_choices_are_refused_where_all_would_be_the_same_and_only_there(store: Store) -> None:
     forced = [{"step": 0, "token_id": 65}]
-    assert len(ask(store, temperature=None, top_k=1, forced_tokens=forced).found.jobs) == 3
+    assert len(ask(store, temperature=None, top_k=2, forced_tokens=forced).found.jobs) == 3
+    for alone in ({"top_k": 1}, {"top_p": 0}, {"temperature": 1e-9}, {"typical_p": 0}):
+        with pytest.raises(SchemaViolation, match="leaves one token"):
+            ask(store, **alone)
 
 
 @pytest.mark.contract("POL-5", "ENV-7")

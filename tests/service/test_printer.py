@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
+
 import pytest
 
+from decodelog.service import terminal
 from decodelog.service.printer import ending
 
 
@@ -22,3 +27,18 @@ from decodelog.service.printer import ending
 )
 def test_a_structure_that_the_budget_cut_is_said_to_be_incomplete(result, words):
     assert ending(result) == words
+
+
+@pytest.mark.contract("OUT-8")
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_reader_that_has_left_is_noticed_without_a_write(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "pipe":
+        theirs, ours = os.pipe()
+    else:
+        theirs, ours = (each.detach() for each in socket.socketpair())
+    with os.fdopen(ours, "w", closefd=False) as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert not terminal.reader_left()
+        os.close(theirs)
+        assert terminal.reader_left()
+    os.close(ours)

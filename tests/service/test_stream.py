@@ -67,6 +67,28 @@ def test_whoever_appends_the_text_arrives_once_and_in_order(steps: list[tuple[st
     assert arrived == WHOLE[:durable]
 
 
+@pytest.mark.contract("OUT-7", "POL-6")
+def test_an_item_of_an_earlier_tenure_that_has_neither_text_nor_tokens_is_not_left_out() -> None:
+    prompt = Token(0, 65, b"A", False, 0, 0, None, None, ())
+    whole = [Emission(4, "", 0, 0, 0, (), (prompt,)), Emission(11, "x", 0, 0, 0), Emission(14, "y", 1, 1, 0)]
+
+    class Log(FakeFollower):
+        def poll(self) -> list[Emission]:
+            fresh = whole[self.seen : self.durable]
+            self.seen = self.durable
+            return fresh
+
+    arrived: list[Emission] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "Follower", Log)
+        reader = stream.Stream(None, "job", arrived.append)
+    reader._follower.durable = 2
+    reader.take(whole[1:2])  # what this process has published; the first was another's
+    reader._follower.durable = 3
+    reader.take(whole[2:])
+    assert arrived == whole
+
+
 @pytest.mark.contract("OUT-7")
 def test_a_stream_over_a_real_log_shows_what_the_log_holds(sqlite_url: str, short_model: Path) -> None:
     job = decodelog("run", "--model", short_model, "--prompt", "Go", "--json", db=sqlite_url).json["job"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..fsm.errors import UnwritableOutput
@@ -19,7 +20,7 @@ def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool 
     It is written beside `out`, synced, and moved there; `force` replaces what is there. Errors: UnknownJob,
     UnwritableOutput, and those of the store.
     """
-    new = out.with_name(f".{out.name}.{secrets.token_hex(4)}.new")
+    new = out.parent / f".export-{secrets.token_hex(4)}.new"
     try:
         if out.exists() and not force:
             raise FileExistsError
@@ -36,7 +37,8 @@ def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool 
     except OSError as error:
         raise UnwritableOutput(str(out), error.strerror or str(error)) from error
     finally:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):
+            new.unlink()
     _sync(out.parent)
     return written
 

@@ -25,7 +25,7 @@ JOB, APPEND, MANIFEST = 1, 2, 3
 KIND = "container"
 """The kind of a fault of the file, whatever the logs in it say."""
 
-_PARTS = {JOB: "a job's frame", APPEND: "an append's frame", MANIFEST: "the manifest", LOST: "what stands"}
+_PARTS = {JOB: "the job's frame", APPEND: "the append's frame", MANIFEST: "the manifest", LOST: "the frame"}
 _FACTS = (str, str, str, str | NoneType, int, int, int)
 
 
@@ -56,7 +56,7 @@ class Bundle:
     """A bundle as a log that can be read and audited.
 
     faults   what is wrong with the file; what its logs say is for the audit
-    digest   of all of it, empty where its end is not there
+    digest   of all of it, empty where it is not what was written
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -66,7 +66,8 @@ class Bundle:
         for frame, sound in linked(frames(file)):
             survey.take(frame, sound)
         survey.end(file.seek(0, 2))
-        self.faults, self.digest, self._logs = survey.faults, survey.digest, survey.logs
+        self.faults, self._logs = survey.faults, survey.logs
+        self.digest = "" if survey.faults else survey.digest
         # A name that stands there twice is a fault; it is the first one that is read.
         self._named = {log.job: (log, place) for log, place in reversed(survey.logs)}
 
@@ -151,14 +152,13 @@ class _Survey:
         if manifest is None or manifest == self._found:
             return
         listed, found = dict(manifest), dict(self._found)
-        for name in listed.keys() - found.keys():
+        for name in [name for name in listed if name not in found]:
             self._fault(name, 0, "the manifest names it, and it is not there")
-        for name in found.keys() - listed.keys():
+        for name in [name for name in found if name not in listed]:
             self._fault(name, 0, "it is there, and the manifest does not name it")
-        for name in listed.keys() & found.keys():
-            if listed[name] != found[name]:
-                self._fault(name, 0, f"it has {found[name]} appends, and the manifest says {listed[name]}")
-        if [name for name, _ in manifest] != [name for name, _ in self._found]:
+        for name in [name for name in listed if listed[name] != found.get(name, listed[name])]:
+            self._fault(name, 0, f"it has {found[name]} appends, and the manifest says {listed[name]}")
+        if listed == found:
             self._fault("", 0, "the jobs do not stand there once each, in the order of the manifest")
 
     def _blame(self, frame: Frame, reason: str) -> None:
@@ -186,10 +186,11 @@ def _unpack(body: bytes) -> Any:
 
 
 def _fields(value: Any, *types: type | UnionType) -> bool:
-    """Whether a value is a list of just these types."""
+    """Whether a value is a list of just these types, `object` being any."""
     if type(value) is not tuple or len(value) != len(types):
         return False
-    return all(isinstance(each, kind) and type(each) is not bool for each, kind in zip(value, types, strict=True))
+    pairs = zip(value, types, strict=True)
+    return all(kind is object or (isinstance(each, kind) and type(each) is not bool) for each, kind in pairs)
 
 
 def _row(body: bytes) -> Stored | None:

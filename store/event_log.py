@@ -105,9 +105,9 @@ class DatabaseLog:
         columns = [appends.c[name].label(f"append_{name}") for name in Stored._fields]
         query = select(jobs, *columns).join_from(jobs, appends, jobs.c.id == appends.c.job_id, isouter=True)
         query = query.order_by(jobs.c.id, appends.c.first, appends.c.id)
-        with self._database.long_read() as connection:
-            # One statement for both: a job that runs meanwhile is shown as it was at one moment.
-            rows = connection.execute(query if job is None else query.where(jobs.c.job == job))
+        chosen = query if job is None else query.where(jobs.c.job == job)
+        # One statement for both: a job that runs meanwhile is shown as it was at one moment.
+        with self._database.long_read() as connection, connection.execute(chosen) as rows:
             found = False
             for _, group in groupby(rows, key=attrgetter("id")):
                 found, row = True, next(group)

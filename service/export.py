@@ -32,6 +32,7 @@ def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool 
             new.replace(out)
         else:
             os.link(new, out)  # which refuses what another process has put there meanwhile
+        _sync(out.parent)
     except FileExistsError as error:
         raise UnwritableOutput(str(out), "it is there already, and --force is not given") from error
     except OSError as error:
@@ -39,7 +40,6 @@ def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool 
     finally:
         with suppress(OSError):
             new.unlink()
-    _sync(out.parent)
     return written
 
 

@@ -21,6 +21,8 @@ from decodelog.store.chain import Stored, StoredLog
 
 pytestmark = pytest.mark.contract("LOG-3")
 
+GOLDEN = Path(__file__).parent.parent / "golden" / "export"
+
 # What the rest of the program is made of, and a proof does without.
 ABSENT = (
     "alembic", "filelock", "gguf", "jinja2", "llguidance", "psycopg", "safetensors", "sqlalchemy", "sqlite3",
@@ -184,14 +186,24 @@ def test_memory_does_not_grow_with_a_log(tmp_path: Path) -> None:
     assert peak(4000) < peak(100) + 50_000
 
 
-def test_a_file_of_no_jobs_is_sound(empty_store_file: Path) -> None:
-    assert verify(empty_store_file).ok
-
-
-@pytest.fixture
-def empty_store_file(tmp_path: Path) -> Path:
-    out = io.BytesIO()
-    write(out, [])
+def test_a_file_of_no_jobs_is_sound(tmp_path: Path) -> None:
     file = tmp_path / "empty.dlog"
-    file.write_bytes(out.getvalue())
-    return file
+    with file.open("wb") as out:
+        write(out, [])
+    assert verify(file).ok
+
+
+@pytest.mark.contract("LOG-5")
+@pytest.mark.parametrize("file", sorted(GOLDEN.iterdir()), ids=lambda file: file.name)
+def test_a_file_that_was_written_once_is_proven_for_ever(file: Path) -> None:
+    report = verify(file)
+    assert report.ok, report.faults
+    assert report.events > 1
+
+
+@pytest.mark.contract("LOG-5")
+def test_the_newest_form_of_a_file_is_the_golden_one() -> None:
+    data = (GOLDEN / "v1.dlog").read_bytes()
+    again = io.BytesIO()
+    write(again, Bundle(io.BytesIO(data)).logs())
+    assert again.getvalue() == data

@@ -24,7 +24,7 @@ class Fault(NamedTuple):
 
     sequence   the first event concerned
     kind       of the rows: "gap", "duplicate", "chain", "fence", "payload", "head" or "listing"; of the events: one of
-               these, "job", "key", "draw" or an error's code
+               these, "job", "key", "draw" or an error's code; of an exported file: "container"
     """
 
     job: str

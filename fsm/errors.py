@@ -602,6 +602,14 @@ class UnreadableInput(Rejected):
 
 
 @dataclass(eq=False)
+class NotAnExport(Rejected):
+    code = "not_an_export"
+    says = "{path} cannot be verified: {reason}; name a file that `decodelog export` wrote"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
 class UnwritableOutput(Rejected):
     code = "unwritable_output"
     says = "{path} cannot be written: {reason}; name another file"

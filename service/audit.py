@@ -1,25 +1,39 @@
-"""Audit: the store's rows and the machine's replay, over one job or all, from the log alone."""
+"""Audit: the store's rows and the machine's replay, over one job or all, from the log alone or from an export of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..fsm.audit import Audited, Fault, compare, replay
-from ..fsm.ports import EventLog
+from ..fsm.errors import NotAnExport
+from ..fsm.ports import JobRow, Record
 from ..store.audit import ShowsRows, audit_rows
+from ..store.bundle import Bundle
+from ..store.frames import begins
 
 
-class AuditedLog(EventLog, ShowsRows, Protocol):
-    """A log that also shows its rows as they are stored."""
+class AuditedLog(ShowsRows, Protocol):
+    """A log that can be read, and also shows its rows as they are stored."""
+
+    def read(self, job: str) -> Iterator[Record]:
+        """As in `EventLog`."""
+
+    def row(self, job: str) -> JobRow:
+        """As in `EventLog`."""
+
+    def rows(self) -> list[JobRow]:
+        """As in `EventLog`."""
 
 
 class Report(NamedTuple):
-    """What an audit looked at and found; `ok` where there is no fault."""
+    """What an audit looked at and found; `ok` where there is no fault. `digest` is that of an exported file."""
 
     jobs: int
     events: int
     faults: list[Fault]
+    digest: str = ""
 
     @property
     def ok(self) -> bool:
@@ -31,7 +45,7 @@ class Report(NamedTuple):
             "jobs": self.jobs,
             "events": self.events,
             "faults": [fault._asdict() for fault in self.faults],
-        }
+        } | ({"digest": self.digest} if self.digest else {})
 
 
 def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
@@ -56,6 +70,21 @@ def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
         events += audited.events
         faults += audited.faults
     return Report(sum(each.jobs for each in stored), events, faults)
+
+
+def verify(path: Path) -> Report:
+    """The same of an exported file, and that the file itself is what was written. Errors: NotAnExport."""
+    try:
+        if not path.is_file():
+            raise NotAnExport(str(path), "it is no file")
+        with path.open("rb") as file:
+            if not begins(file):
+                raise NotAnExport(str(path), "its first bytes are not those of an export that this program reads")
+            bundle = Bundle(file)
+            report = audit(bundle)
+    except OSError as error:
+        raise NotAnExport(str(path), error.strerror or str(error)) from error
+    return report._replace(faults=[*bundle.faults, *report.faults], digest=bundle.digest)
 
 
 def _replayed(log: AuditedLog, job: str) -> Audited:

@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .commands import audit, compare, db, demo, diagram, doctor, explain, fork, jobs, model, run, streams, worker
+from .commands import (
+    audit,
+    compare,
+    db,
+    demo,
+    diagram,
+    doctor,
+    explain,
+    export,
+    fork,
+    jobs,
+    model,
+    run,
+    streams,
+    worker,
+)
 from .edge import Commands
 
 SUMMARY = "Durable, replayable language-model generation: a kill loses no token, and a resume repeats none."
@@ -48,6 +63,8 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     explain.explain: ("decodelog explain 01a2 --step 3", "decodelog explain 01a2 --json"),
     compare.compare: ("decodelog compare 01a2 01b7", "decodelog compare 01a2 --reexecute --level decision"),
     audit.audit: ("decodelog audit", "decodelog audit 01a2 --json"),
+    export.export: ("decodelog export 01a2 --out job.dlog", "decodelog export --all --out logs.dlog --force"),
+    export.verify: ("decodelog verify job.dlog", "decodelog verify job.dlog --json"),
     diagram.diagram: ("decodelog diagram --svg --out machine.svg",),
     doctor.doctor: ("decodelog doctor",),
     demo.demo: ("decodelog demo", "decodelog demo --keep ./demo --max-new-tokens 60"),

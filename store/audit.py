@@ -43,9 +43,9 @@ def audit_rows(store: ShowsRows, job: str | None = None) -> Audit:
     result = Audit()
     for log in store.logs(job):
         result.jobs += 1
-        result.appends += len(log.rows)
         walk = Walk()
         result.faults += [Fault(log.job, *fault) for fault in faults(log, walk)]
+        result.appends += walk.appends
         result.events += walk.events
     return result
 
@@ -72,11 +72,13 @@ class Walk:
     """Where the audit of one log stands.
 
     chains   the digests that the log may have here: where an anchor's own is the damage, two are possible
+    appends  how many there were
     events   how many could be read
     linked   the last append followed from the one before it; after a break, no further one is reported until it does
     """
 
     sequence: int = 0
+    appends: int = 0
     events: int = 0
     chains: list[bytes] = field(default_factory=lambda: [EMPTY_HEAD.chain])
     linked: bool = True
@@ -84,6 +86,7 @@ class Walk:
 
     def step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
         expected = self.sequence + 1
+        self.appends += 1
         try:
             yield from self._step(job, row)
         except WRONG_TYPE as problem:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..fsm.errors import CorruptRecord
 from ..fsm.events import count
-from ..fsm.ports import EMPTY_HEAD, Head, Record
+from ..fsm.ports import EMPTY_HEAD, Head, JobRow, Record
 from .codec import entries
 
 CHECK_BYTES = 8
@@ -89,11 +89,14 @@ def records(job: str, rows: Iterable[Stored], after: int, head: Head | None = No
 class StoredLog(NamedTuple):
     """Everything that is stored of one job's log, in order of sequence, and what the job's row says of it.
 
+    rows     may be gone over once, before the next log is asked for
     damage   what is wrong with the job's row by itself, else empty; then the head and the fence may have any type
+    row      all that the job's row says, None where it is damaged
     """
 
     job: str
     head: Head
     fence: int
-    rows: list[Stored]
+    rows: Iterable[Stored]
     damage: str = ""
+    row: JobRow | None = None

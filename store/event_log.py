@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import insert, select
@@ -101,19 +102,22 @@ class DatabaseLog:
 
     def logs(self, job: str | None = None) -> Iterator[StoredLog]:
         """All that is stored of one job's log or of every one, found by its rows and not by their links."""
-        columns = (appends.c.first, appends.c.last, appends.c.fence, appends.c.key, appends.c.chain, appends.c.payload)
-        query = select(jobs.c.id, jobs.c.job, jobs.c.sequence, jobs.c.chain, jobs.c.fence, *columns)
-        query = query.join_from(jobs, appends, jobs.c.id == appends.c.job_id, isouter=True)
+        columns = [appends.c[name].label(f"append_{name}") for name in Stored._fields]
+        query = select(jobs, *columns).join_from(jobs, appends, jobs.c.id == appends.c.job_id, isouter=True)
         query = query.order_by(jobs.c.id, appends.c.first, appends.c.id)
-        chosen = [] if job is None else [jobs.c.job == job]
-        with self._database.long_read() as connection:
-            damage = {row.id: wrong(row) for row in connection.execute(select(jobs).where(*chosen))}
-            if job is not None and not damage:
+        chosen = query if job is None else query.where(jobs.c.job == job)
+        # One statement for both: a job that runs meanwhile is shown as it was at one moment.
+        with self._database.long_read() as connection, connection.execute(chosen) as rows:
+            found = False
+            for _, group in groupby(rows, key=attrgetter("id")):
+                found, row = True, next(group)
+                stored = (Stored._make(each[-len(columns) :]) for each in chain((row,), group))
+                appended = (each for each in stored if each.first is not None)
+                damage = wrong(row)
+                head, listed = Head(row.sequence, row.chain), None if damage else job_row(row)
+                yield StoredLog(readable(row.job), head, row.fence, appended, damage, listed)
+            if job is not None and not found:
                 raise UnknownJob(job)
-            rows = connection.execute(query.where(*chosen))
-            for (job_id, name, sequence, chain, fence), group in groupby(rows, key=lambda row: row[:5]):
-                stored = [Stored._make(row[5:]) for row in group if row[5] is not None]
-                yield StoredLog(readable(name), Head(sequence, chain), fence, stored, damage.get(job_id, ""))
 
 
 def holder(connection: Connection, job: str, idempotency_key: str | None) -> tuple[str, str] | None:

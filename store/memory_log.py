@@ -170,7 +170,7 @@ class MemoryStore:
     def logs(self, job: str | None = None) -> Iterator[StoredLog]:
         with self._lock:
             chosen = list(self._jobs.values()) if job is None else [self._held(job)]
-            logs = [StoredLog(held.job, held.head, held.fence, list(held.log)) for held in chosen]
+            logs = [StoredLog(held.job, held.head, held.fence, list(held.log), row=held.row()) for held in chosen]
         return iter(logs)
 
     def _held(self, job: str) -> _Job:

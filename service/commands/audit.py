@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from .. import terminal
@@ -9,6 +11,9 @@ from ..database import opened
 from ..edge import FAILED
 from ..naming import find
 from . import options
+
+if TYPE_CHECKING:
+    from ..audit import Report
 
 
 def audit(
@@ -24,12 +29,19 @@ def audit(
         raise typer.BadParameter("name one job, or give --all")
     with opened(db) as store:
         report = audit_jobs(store, None if job is None else find(store, job).jobs)
+    tell(report, json)
+
+
+def tell(report: Report, json: bool) -> None:
+    """Say what a proof found, and end with exit code 1 where that is a fault."""
     if json:
         terminal.write_json(report.as_json())
     else:
         for fault in report.faults:
-            terminal.write(f"{fault.job}  event {fault.sequence}  [{fault.kind}] {fault.detail}\n")
+            place = f"{fault.job}  event {fault.sequence}  " if fault.job else ""
+            terminal.write(f"{place}[{fault.kind}] {fault.detail}\n")
         verdict = "no fault" if report.ok else f"{len(report.faults)} faults"
-        terminal.write(f"{report.jobs} jobs, {report.events} events: {verdict}\n")
+        digest = f", digest {report.digest}" if report.digest else ""
+        terminal.write(f"{report.jobs} jobs, {report.events} events{digest}: {verdict}\n")
     if not report.ok:
         raise typer.Exit(FAILED)

@@ -93,6 +93,17 @@ audit_unknown_job    unknown_job           audit nothing
 resume_what          wrong_use             resume
 resume_both          wrong_use             resume nothing --all
 audit_both           wrong_use             audit nothing --all
+export_unknown_job   unknown_job           export nothing --out NOWHERE
+export_what          wrong_use             export --out NOWHERE
+export_both          wrong_use             export nothing --all --out NOWHERE
+export_to_nothing    wrong_use             export --all
+export_to_a_folder   unwritable_output     export --all --force --out EMPTY
+export_over_a_file   unwritable_output     export --all --out NOBODY
+export_below_a_file  unwritable_output     export --all --out NOBODY/x
+export_without_name  unwritable_output     export --all --out ''
+verify_nothing       not_an_export         verify NOWHERE
+verify_a_folder      not_an_export         verify EMPTY
+verify_another_file  not_an_export         verify HUGE
 sequence_zero        wrong_use             events nothing --from 0
 no_lanes             wrong_use             worker --lanes 0
 unknown_rebuild      wrong_use             worker --rebuild magic

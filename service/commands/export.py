@@ -1,0 +1,46 @@
+"""export, verify: a log in a file, and proving it without a database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import terminal
+from ..database import opened
+from ..naming import find
+from . import options
+from .audit import tell
+
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file where it is there already.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="What `decodelog export` wrote.", show_default=False)]
+
+
+def export(
+    out: Out,
+    job: options.MaybeJobOrFamily = None,
+    every: options.AllJobs = False,
+    force: Force = False,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Write logs to a file that `verify` can prove anywhere."""
+    from ..export import export as export_jobs
+
+    if (job is not None) == every:
+        raise typer.BadParameter("name one job, or give --all")
+    with opened(db) as store:
+        written = export_jobs(store, None if job is None else find(store, job).jobs, out, force)
+    if json:
+        terminal.write_json({"file": str(out)} | written._asdict())
+    else:
+        terminal.write(f"{written.jobs} jobs, {written.appends} appends, digest {written.digest}\n")
+
+
+def verify(file: File, json: options.Json = False) -> None:
+    """Prove an exported file, without database or model; exit 1 on a fault."""
+    from ..audit import verify as verify_file
+
+    tell(verify_file(file), json)

@@ -1,0 +1,60 @@
+"""Export: logs as one file, which is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..fsm.errors import UnwritableOutput
+from ..store.audit import ShowsRows
+from ..store.bundle import Written, write
+from ..store.chain import StoredLog
+
+
+def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool = False) -> Written:
+    """Write a bundle of these jobs' logs, or of all, each as it stands at one read of it.
+
+    It is written beside `out`, synced, and moved there; `force` replaces what is there. Errors: UnknownJob,
+    UnwritableOutput, and those of the store.
+    """
+    new = out.parent / f".export-{secrets.token_hex(4)}.new"
+    try:
+        if out.exists() and not force:
+            raise FileExistsError
+        with new.open("xb") as file:
+            written = write(file, _logs(store, jobs))
+            file.flush()
+            os.fsync(file.fileno())
+        if force:
+            new.replace(out)
+        else:
+            os.link(new, out)  # which refuses what another process has put there meanwhile
+        _sync(out.parent)
+    except FileExistsError as error:
+        raise UnwritableOutput(str(out), "it is there already, and --force is not given") from error
+    except OSError as error:
+        raise UnwritableOutput(str(out), error.strerror or str(error)) from error
+    finally:
+        with suppress(OSError):
+            new.unlink()
+    return written
+
+
+def _logs(store: ShowsRows, jobs: Sequence[str] | None) -> Iterator[StoredLog]:
+    if jobs is None:
+        yield from store.logs()
+        return
+    for job in jobs:
+        yield from store.logs(job)
+
+
+def _sync(folder: Path) -> None:
+    """Make a name in this folder durable."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
+from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, uint8
@@ -27,9 +29,11 @@ from torch import Tensor, uint8
 from .job import Job
 from .session import Session
 
+DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16}
 DOMAIN: Final = b"decodelog.segment.v1"
 EVERY: Final = 64
 READERS: Final = 2  # digests are computed outside the interpreter's lock
+ROWS_MAX: Final = 256  # of a segment; a prompt's rows are several, which are read side by side
 WAITING_MAX: Final = 4  # segments in memory; where the disk is slower than this, the next one is longer
 
 _NAME = re.compile(r"^(\d{8})-(\d{8})-([0-9a-f]{64})\.safetensors$")
@@ -73,8 +77,11 @@ class Segments:
         if len(self._waiting) >= WAITING_MAX and least is None:
             return
         stop = self._kept[job.name] = lane.length
-        facts = job.name, self._folder(job), self._origin(job, session), start, _ids(job, start, stop)
-        self._waiting.append(self._writer.submit(self._write, *facts, session.rows(lane, start, stop)))
+        facts, ids = (job.name, self._folder(job), self._origin(job, session)), _ids(job, start, stop)
+        for at in range(start, stop, ROWS_MAX):
+            end = min(at + ROWS_MAX, stop)
+            rows = session.rows(lane, at, end)
+            self._waiting.append(self._writer.submit(self._write, *facts, at, ids[at - start : end - start], rows))
 
     def restore(self, job: Job, session: Session, tokens: Sequence[int], most: int) -> int:
         """Put back the longest run of kept rows of `tokens` into the job's empty lane, `most` at most; how many."""
@@ -169,10 +176,15 @@ def _digest(rows: Tensor) -> bytes:
 
 
 def _read(segment: Segment) -> tuple[Tensor, bytes] | None:
-    """A segment's rows and their digest; None where the file is gone or is none."""
+    """A segment's rows, as they lie in the file, and their digest; None where the file is gone or is none."""
     try:
-        with safe_open(segment.path, "pt") as file:
-            rows = file.get_tensor("rows")
-    except (OSError, SafetensorError):
+        with safe_open(segment.path, "pt") as header:
+            found = header.get_slice("rows")
+            shape, dtype = found.get_shape(), DTYPES[found.get_dtype()]
+        with segment.path.open("rb") as file:
+            mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)  # for as long as the tensor lives
+        # The only tensor begins behind the header, whose size the file begins with.
+        rows = torch.frombuffer(mapped, dtype=dtype, offset=8 + int.from_bytes(mapped[:8], "little")).view(shape)
+        return rows, _digest(rows)
+    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
         return None
-    return rows, _digest(rows)

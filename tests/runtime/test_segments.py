@@ -15,6 +15,7 @@ from test_known_faults import CONFIG, decoding, selections
 from decodelog.fsm.errors import ForeignLane, PrefillNeedsEmptyLane, PromptTooLong, SessionMismatch
 from decodelog.fsm.events import Event, LanesRebuilt
 from decodelog.fsm.ports import Store
+from decodelog.runtime import segments as segments_module
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.models.decoder import seeded_decoder
 from decodelog.runtime.models.scripted import ScriptedModel
@@ -111,6 +112,17 @@ def test_a_job_may_be_killed_again_and_again(store, of, folder):
     resumed(store, of, folder, job, "last")
     assert selections(store, job) == selections(store, whole["job"])
     assert all(form == "tensors" and tokens < EVERY for form, tokens in rebuilds(store, job))
+
+
+def test_many_rows_at_once_are_several_segments(store, of, folder, monkeypatch):
+    monkeypatch.setattr(segments_module, "ROWS_MAX", 3)
+    whole = run(store, of, **SAMPLED)
+    job = killed(store, of, folder, 6)
+    sizes = [int(path.name[9:17]) - int(path.name[:8]) for path in kept(folder)]
+    assert max(sizes) == 3
+    resumed(store, of, folder, job)
+    assert selections(store, job) == selections(store, whole["job"])
+    assert [form for form, _ in rebuilds(store, job)] == ["tensors"]
 
 
 def test_jobs_side_by_side_keep_their_own_rows(store, of, folder):

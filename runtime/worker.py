@@ -13,6 +13,7 @@ from functools import partial
 from ..fsm.emission import Emission
 from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.finish import FinishReason
+from ..fsm.points import Reached, unheard
 from ..fsm.ports import CANCEL, Claim, Clock, Store
 from ..fsm.state import State
 from .engine import Engine
@@ -32,13 +33,17 @@ Notice = Callable[[str, Problem], None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often things happen, in milliseconds, and how many jobs are held at once."""
+    """How often things happen, in milliseconds, and how many jobs are held at once.
+
+    beside   whether appends run beside the next call; None: where that gains time
+    """
 
     lease_ms: int = 10_000
     claim_ms: int = 200
     inbox_ms: int = 50
     idle_ms: int = 50
     lanes_max: int = 16
+    beside: bool | None = None
 
 
 class Worker:
@@ -47,6 +52,7 @@ class Worker:
     name    a random incarnation: a restarted process is another worker
     load    finds and loads the model that a job names; called once a name
     dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
+    at      told the points of `fsm.points` that are the runtime's
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class Worker:
         dead: Callable[[Collection[str]], Collection[str]] | None = None,
         form: str = "prefill",
         pace: Pace = Pace(),
+        at: Reached = unheard,
     ) -> None:
         self.name = name
         self._store = store
@@ -72,6 +79,7 @@ class Worker:
         self._dead = dead or (lambda owners: ())
         self._form = form
         self._pace = pace
+        self._at = at
         self._engines: dict[str, Engine] = {}
         self._fault: Problem | None = None
         self._refused: set[str] = set()
@@ -131,12 +139,15 @@ class Worker:
     def _take(self, claim: Claim) -> None:
         """Load, check and adopt one claimed job; a job that cannot be run here is left for another worker."""
         try:
+            self._at("tenure.claimed")
             engine = self._engine(claim.model)
             job = patiently(lambda: Job.load(self._store, claim), TRIES)
+            self._at("tenure.loaded")
             self._admit(job, engine.model)
             if (deadline_ms := job.state.spec.envelope.termination.deadline_ms) is not None:
                 job.deadline_ms = patiently(lambda: self._store.row(claim.job), TRIES).created_ms + deadline_ms
             engine.adopt(job, self.name)
+            self._at("tenure.started")
         except LostTenure as loss:
             self._notice(claim.job, loss)
         except Problem as problem:
@@ -147,7 +158,8 @@ class Worker:
 
     def _engine(self, model: str) -> Engine:
         if model not in self._engines:
-            self._engines[model] = Engine(self._store, self._load(model), self._sink, self._form)
+            beside = self._pace.beside
+            self._engines[model] = Engine(self._store, self._load(model), self._sink, self._form, beside, self._at)
         return self._engines[model]
 
     def _beat(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..fsm.admission import check, check_runtime
+from ..fsm.points import Reached, unheard
 from ..fsm.ports import Store
 from ..runtime.job import Job
 from ..runtime.model import Model
@@ -22,6 +23,7 @@ def new_worker(
     notice: Notice | None = None,
     form: str = "prefill",
     pace: Pace = PACE,
+    at: Reached = unheard,
 ) -> Worker:
     """A worker of this process under a fresh incarnation."""
     return Worker(
@@ -35,6 +37,7 @@ def new_worker(
         dead=dead_workers,
         form=form,
         pace=pace,
+        at=at,
     )
 
 

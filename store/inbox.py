@@ -20,7 +20,7 @@ class DatabaseInbox:
         self._database = database
 
     def post(self, command: Command) -> bool:
-        with self._database.transaction() as connection:
+        with self._database.transaction("post") as connection:
             job_id = connection.scalar(select(jobs.c.id).where(jobs.c.job == command.job))
             if job_id is None:
                 raise UnknownJob(command.job)
@@ -41,7 +41,7 @@ class DatabaseInbox:
 
     def settle(self, command_id: str, outcome: str) -> None:
         settled = update(inbox).where(inbox.c.command_id == command_id, inbox.c.outcome.is_(None))
-        with self._database.transaction() as connection:
+        with self._database.transaction("answer") as connection:
             connection.execute(settled.values(outcome=outcome, settled_ms=self._database.now_ms()))
 
     def outcome(self, command_id: str) -> str | None:

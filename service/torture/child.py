@@ -1,0 +1,104 @@
+"""Processes that are to be killed: copies of this one, which has loaded everything and opened nothing.
+
+Starting an interpreter and importing torch takes more than a second, a copy some milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ...fsm.points import POINTS, Reached
+
+PATIENCE_S = 60
+Mark = Callable[[str, int], None]
+Body = Callable[[Reached, Mark], None]
+
+
+class Place(NamedTuple):
+    """The n-th time that a process reaches a point."""
+
+    point: str
+    count: int
+
+
+class Ended(NamedTuple):
+    """How a process ended.
+
+    signal  the signal that ended it, or 0
+    code    its exit code where no signal did
+    points  what it reached, in order, whichever thread it was
+    told    job -> the newest event that somebody outside has been told of
+    words   what it said on standard error
+    """
+
+    signal: int
+    code: int
+    points: list[str]
+    told: dict[str, int]
+    words: str
+
+    @property
+    def killed(self) -> bool:
+        return self.signal == signal.SIGKILL
+
+    @property
+    def well(self) -> bool:
+        return not self.signal and not self.code
+
+
+def run(body: Body, folder: Path, kill: Place | None = None) -> Ended:
+    """Run `body` in a process of its own, which kills itself at `kill`. This process must have one thread only.
+
+    A process that has not ended after PATIENCE_S seconds is ended by SIGALRM.
+    """
+    marks, words = folder / "marks", folder / "words"
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            signal.alarm(PATIENCE_S)
+            os.dup2(os.open(words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stderr.fileno())
+            _child(body, os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), kill)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)  # what this process does at its end is its own, and not its copies'
+    _, status = os.waitpid(pid, 0)
+    lines = marks.read_text().splitlines()
+    told: dict[str, int] = {}
+    for _, job, sequence in (line.split(" ") for line in lines if line.startswith("= ")):
+        told[job] = max(int(sequence), told.get(job, 0))
+    return Ended(
+        os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+        os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0,
+        [line for line in lines if not line.startswith("= ")],
+        told,
+        words.read_text("utf-8", "replace"),
+    )
+
+
+def _child(body: Body, marks: int, kill: Place | None) -> None:
+    """Each point and each word to the outside is in the file before anything else happens: a kill takes nothing back."""
+    counts: Counter[str] = Counter()
+
+    def at(point: str) -> None:
+        if point not in POINTS:
+            raise KeyError(point)
+        counts[point] += 1
+        os.write(marks, f"{point}\n".encode())
+        if kill == (point, counts[point]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def mark(job: str, sequence: int) -> None:
+        os.write(marks, f"= {job} {sequence}\n".encode())
+
+    body(at, mark)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .commands import audit, db, demo, diagram, doctor, explain, jobs, model, run, streams, worker
+from .commands import audit, db, demo, diagram, doctor, explain, jobs, model, run, streams, torture, worker
 from .edge import Commands
 
 SUMMARY = "Durable, replayable language-model generation: a kill loses no token, and a resume repeats none."
@@ -48,6 +48,7 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     audit.audit: ("decodelog audit", "decodelog audit 01a2 --json"),
     diagram.diagram: ("decodelog diagram --svg --out machine.svg",),
     doctor.doctor: ("decodelog doctor",),
+    torture.torture: ("decodelog torture --quick", "decodelog torture --only decided:append.commit:3 --db sqlite"),
     demo.demo: ("decodelog demo", "decodelog demo --keep ./demo --max-new-tokens 60"),
 }
 

@@ -237,9 +237,7 @@ def connected(url: str, *, create: bool = False) -> Iterator[Database]:
         database.close()
 
 
-def named(
-    url: str, *, create: bool = False, busy_timeout_ms: int = BUSY_TIMEOUT_MS, at: Reached = unheard
-) -> Database:
+def named(url: str, *, create: bool = False, busy_timeout_ms: int = BUSY_TIMEOUT_MS, at: Reached = unheard) -> Database:
     """The database that a URL names; a connection is made when it is used.
 
     A SQLite file that is not there is SchemaMissing, not created, unless `create` says so. Anything but a file of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ..fsm.errors import UnknownJob
@@ -46,12 +46,14 @@ class DatabaseInbox:
 
     def outcome(self, command_id: str) -> str | None:
         with self._database.single() as connection:
-            return connection.scalar(select(inbox.c.outcome).where(inbox.c.command_id == command_id))
+            answer = select(func.coalesce(inbox.c.outcome, jobs.c.finish)).join_from(inbox, jobs)
+            found: str | None = connection.scalar(answer.where(inbox.c.command_id == command_id))
+        return found
 
 
 UNSETTLED = (
     select(inbox.c.command_id, jobs.c.job, inbox.c.kind)
     .join_from(inbox, jobs)
-    .where(inbox.c.outcome.is_(None))
+    .where(inbox.c.outcome.is_(None), jobs.c.finish.is_(None))
     .order_by(inbox.c.id)
 )

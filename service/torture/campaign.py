@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ class Kill(NamedTuple):
     place: Place
 
     def __str__(self) -> str:
-        return f"{self.scene}:{self.place.point}:{self.place.count}"
+        return f"{self.scene}:{self.place.point}:{self.place.nth}"
 
 
 class Result(NamedTuple):
@@ -46,9 +46,9 @@ class Result(NamedTuple):
     faults: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        database, scene, (point, count) = self.kill
+        database, scene, (point, nth) = self.kill
         return {
-            "database": database, "scene": scene, "point": point, "count": count,
+            "database": database, "scene": scene, "point": point, "nth": nth,
             "state": self.state, "faults": self.faults,
         }  # fmt: skip
 
@@ -67,7 +67,7 @@ class Rehearsal(NamedTuple):
     @property
     def places(self) -> list[Place]:
         counts = {point: min(n, BEATS) if point.startswith("heartbeat.") else n for point, n in self.points.items()}
-        return [Place(point, count) for point in POINTS for count in range(1, counts.get(point, 0) + 1)]
+        return [Place(point, nth) for point in POINTS for nth in range(1, counts.get(point, 0) + 1)]
 
 
 class Campaign:
@@ -140,27 +140,43 @@ def points_of(database: str) -> list[str]:
     return [point for point in POINTS if database == "sqlite" or point not in ONE_STATEMENT]
 
 
-def plan(rehearsals: dict[Scene, Rehearsal], quick: bool) -> Iterator[tuple[Scene, Place]]:
-    """Every place of every scene; `quick`: each point where it is reached first, and one more in every scene."""
+def plan(rehearsals: dict[Scene, Rehearsal], quick: bool) -> list[tuple[Scene, Place]]:
+    """Every place of every scene; `quick`: each point at one place, the next one in the next scene that reaches it."""
     if not quick:
-        yield from ((scene, place) for scene, rehearsed in rehearsals.items() for place in rehearsed.places)
-        return
+        return [(scene, place) for scene, rehearsed in rehearsals.items() for place in rehearsed.places]
+    chosen: list[tuple[Scene, Place]] = []
     for index, point in enumerate(POINTS):
         reached = [scene for scene, rehearsed in rehearsals.items() if rehearsed.points[point]]
-        # Points and scenes go round against each other, so that a few kills meet most pairs of a point and a state.
-        for turn in range(min(QUICK, len(reached))):
-            scene = reached[(index + turn * len(reached) // QUICK) % len(reached)]
-            counts = [place.count for place in rehearsals[scene].places if place.point == point]
-            yield scene, Place(point, counts[(index + turn) % len(counts)])
+        for scene in reached[index % max(len(reached), 1) :][:1]:
+            places = [place for place in rehearsals[scene].places if place.point == point]
+            chosen.append((scene, places[index % len(places)]))
+    return chosen
 
 
-QUICK = 3
+class Verdict(NamedTuple):
+    """What a campaign found: every kill, and the points of its database that no scene has reached."""
+
+    results: list[Result]
+    unreached: list[str]
+
+    @property
+    def failures(self) -> int:
+        return sum(bool(result.faults) for result in self.results) + len(self.unreached)
 
 
-def torture(campaign: Campaign, quick: bool, hear: Callable[[Result], None], scenes: Sequence[Scene] = SCENES) -> list[str]:
-    """Kill at every planned place; the points of the database that were reached nowhere."""
+def torture(
+    campaign: Campaign, quick: bool, hear: Callable[[Result], None], scenes: Sequence[Scene] = SCENES
+) -> Verdict:
+    """Kill at every planned place of every scene; `hear` is told each result. Errors: ChildFailed, and the store's."""
     rehearsals = {scene: campaign.rehearse(scene) for scene in scenes}
+    results: list[Result] = []
     for scene, place in plan(rehearsals, quick):
-        hear(campaign.kill(scene, rehearsals[scene], place))
+        results.append(campaign.kill(scene, rehearsals[scene], place))
+        hear(results[-1])
     reached = sum((rehearsed.points for rehearsed in rehearsals.values()), Counter[str]())
-    return [point for point in points_of(campaign.ground.name) if not reached[point]]
+    return Verdict(results, [point for point in points_of(campaign.ground.name) if not reached[point]])
+
+
+def torture_one(campaign: Campaign, scene: Scene, place: Place) -> Verdict:
+    """One kill, again."""
+    return Verdict([campaign.kill(scene, campaign.rehearse(scene), place)], [])

@@ -1,4 +1,4 @@
-"""Processes that are to be killed: copies of this one, which has loaded everything and opened nothing.
+"""Processes that are to be killed: copies of this one, which has loaded everything and has no other thread.
 
 Starting an interpreter and importing torch takes more than a second, a copy some milliseconds.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +26,7 @@ class Place(NamedTuple):
     """The n-th time that a process reaches a point."""
 
     point: str
-    count: int
+    nth: int
 
 
 class Ended(NamedTuple):
@@ -58,6 +59,8 @@ def run(body: Body, folder: Path, kill: Place | None = None) -> Ended:
 
     A process that has not ended after PATIENCE_S seconds is ended by SIGALRM.
     """
+    if threading.active_count() > 1:
+        raise RuntimeError("a copy of a process has none of its threads, and may wait for one")
     marks, words = folder / "marks", folder / "words"
     pid = os.fork()
     if not pid:
@@ -87,7 +90,7 @@ def run(body: Body, folder: Path, kill: Place | None = None) -> Ended:
 
 
 def _child(body: Body, marks: int, kill: Place | None) -> None:
-    """Each point and each word to the outside is in the file before anything else happens: a kill takes nothing back."""
+    """Run `body`. What it reaches and tells is in the file before anything else happens: a kill takes nothing back."""
     counts: Counter[str] = Counter()
 
     def at(point: str) -> None:

@@ -1,4 +1,4 @@
-"""Databases that are laid out anew for every kill: a SQLite file, or a database made for this on a PostgreSQL server."""
+"""Databases that are laid out anew for every kill: a SQLite file, or a new database on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
+from psycopg.sql import SQL, Identifier
 from sqlalchemy.engine import make_url
 
 from ...fsm.errors import DatabaseUnavailable
@@ -28,7 +29,7 @@ SETTLED_S, POLL_S = 10.0, 0.001
 
 
 class Ground(Protocol):
-    """A database of this command's own. Nothing keeps a connection to it between two calls."""
+    """A database of this command's own."""
 
     name: str
     url: str
@@ -38,6 +39,9 @@ class Ground(Protocol):
 
     def settle(self) -> None:
         """Wait until nothing works in it on behalf of a process that is gone."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 class SqliteGround:
@@ -65,31 +69,49 @@ class SqliteGround:
     def settle(self) -> None:
         """The system has released a dead process's locks, and the next one to open the file rolls back."""
 
+    def close(self) -> None:
+        """Nothing is held open."""
+
 
 class PostgresGround:
-    """A database on a server, emptied each time."""
+    """A database on a server, with a copy of its tables for each scene. No other process uses this one's connection."""
 
     name = "postgres"
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
         schema.upgrade(url)
+        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        self._connection = psycopg.connect(plain, autocommit=True)
+        self._tables = [table.name for table in metadata.sorted_tables]
+        self._kept: set[str] = set()
 
     def lay(self, scene: str, prepare: Prepare) -> None:
-        self.settle()
-        with psycopg.connect(self._plain, autocommit=True) as connection:
-            connection.execute(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY")
+        self._do(f"TRUNCATE {', '.join(self._tables)} RESTART IDENTITY")
+        if scene in self._kept:
+            for table in self._tables:
+                last = f"SELECT max(id) FROM {table}"
+                self._do(f"INSERT INTO {table} SELECT * FROM {scene}_{table}")
+                self._do(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), id) FROM ({last}) AS rows (id)")
+            return
         prepare(self.url)
+        for table in self._tables:
+            self._do(f"CREATE TABLE {scene}_{table} AS TABLE {table}")
+        self._kept.add(scene)
 
     def settle(self) -> None:
         until = time.monotonic() + SETTLED_S
         query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        with psycopg.connect(self._plain, autocommit=True) as connection:
-            while (row := connection.execute(query).fetchone()) is not None and row[0]:
-                if time.monotonic() > until:
-                    raise DatabaseUnavailable(self.name, "the server keeps on working for a process that is gone")
-                time.sleep(POLL_S)
+        while (row := self._do(query).fetchone()) is not None and row[0]:
+            if time.monotonic() > until:
+                raise DatabaseUnavailable(self.name, "the server keeps on working for a process that is gone")
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _do(self, statement: str) -> psycopg.Cursor[Any]:
+        return self._connection.execute(statement.encode())
 
 
 def has_server() -> bool:
@@ -99,7 +121,7 @@ def has_server() -> bool:
 
 @contextmanager
 def own_server(folder: Path) -> Iterator[str]:
-    """A PostgreSQL server for as long as the block lasts; its URL. Only processes are killed here, so it need not sync."""
+    """A PostgreSQL server for as long as the block lasts; its URL. It does not sync: it is not what is killed."""
     logging.getLogger(SERVER).setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the wheel's, about the folder of its lock
@@ -125,11 +147,11 @@ def own_database(server: str) -> Iterator[str]:
     admin = url.render_as_string(hide_password=False)
     try:
         with psycopg.connect(admin, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+            connection.execute(SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name)))
     except psycopg.Error as error:
         raise DatabaseUnavailable(url.render_as_string(hide_password=True), " ".join(str(error).split())) from error
     try:
         yield url.set(database=name).render_as_string(hide_password=False)
     finally:
         with psycopg.connect(admin, autocommit=True) as connection:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))

@@ -129,8 +129,13 @@ def submit_and_work(world: World) -> None:
 def cancel_and_work(world: World) -> None:
     """Ask for the end of jobs that nobody holds yet; the worker that takes them obeys."""
     for job in world.scene.jobs:
-        world.store.post(Command(f"cancel of {job}", job, CANCEL))
+        world.store.post(Command(cancel_id(job), job, CANCEL))
     work(world)
+
+
+def cancel_id(job: str) -> str:
+    """The id of the scene's command to cancel a job."""
+    return f"cancel of {job}"
 
 
 def cancel_alone(world: World) -> None:
@@ -156,7 +161,8 @@ def lose_and_work(world: World) -> None:
 
 
 SCENES = (
-    Scene("submitted", "three jobs are submitted and run side by side, appends beside calls", submit_and_work, start=None),
+    Scene("submitted", "three jobs are submitted, and run side by side, appends beside calls", submit_and_work,
+          start=None),
     Scene("admitted", "three admitted jobs run side by side, appends in place", work, beside=False),
     Scene("prefilled", "three jobs whose score rows are recorded and lost", work, start=Status.PREFILLED),
     Scene("decided", "three jobs whose receipts are recorded and not consumed", work, start=Status.DECIDED),

@@ -12,7 +12,7 @@ from ..audit import audit
 from ..demo import committed_twice
 from ..reading import transcript_of
 from .child import Ended
-from .scenes import Scene
+from .scenes import Scene, cancel_id
 
 TENURE = (AttemptStarted, LanesRebuilt)  # events that say who works on a job, and nothing of what it is
 ABSENT = "absent"
@@ -53,16 +53,18 @@ class Log(NamedTuple):
     @property
     def answer(self) -> dict[str, Any]:
         """The result without what counts attempts."""
-        usage = {key: count for key, count in self.result["usage"].items() if key not in ("attempts", "recomputed_tokens")}
+        usage = {
+            key: count for key, count in self.result["usage"].items() if key not in ("attempts", "recomputed_tokens")
+        }
         return {**self.result, "usage": usage}
 
 
 class Scan(NamedTuple):
-    """A scene's jobs as they are found; those that do not exist are left out."""
+    """A scene's jobs as they are found, without those that do not exist; `answers`: what became of their cancels."""
 
     logs: dict[str, Log]
     faults: list[str]
-    unanswered: int
+    answers: dict[str, str | None]
 
     @property
     def state(self) -> str:
@@ -83,7 +85,7 @@ def scan(store: Any, scene: Scene) -> Scan:
     report = audit(store)
     faults = [f"audit: {fault.job} event {fault.sequence} [{fault.kind}] {fault.detail}" for fault in report.faults]
     faults += [f"{job}: {log.twice} committed twice" for job, log in logs.items() if log.twice]
-    return Scan(logs, faults, len(store.pending(scene.jobs)))
+    return Scan(logs, faults, {job: store.outcome(cancel_id(job)) for job in scene.jobs})
 
 
 def after_kill(scene: Scene, ended: Ended, before: Scan, found: Scan, whole: Scan) -> Iterator[str]:
@@ -101,7 +103,7 @@ def after_kill(scene: Scene, ended: Ended, before: Scan, found: Scan, whole: Sca
             yield f"{job}: its events are not those of the undisturbed run"
         if len(facts) not in whole.logs[job].cuts:
             yield f"{job}: its log ends inside an append"
-    if before.logs and scene.tenures is not None:
+    if before.logs and scene.tenures == 1:
         yield from _turn(ended, before, found, whole)
 
 
@@ -120,8 +122,8 @@ def after_end(scene: Scene, killed: Scan, found: Scan, whole: Scan, retry: Ended
         last = next((line for line in reversed(retry.words.splitlines()) if line.strip()), "no word")
         yield f"the process that went on ended with {retry.code or -retry.signal}: {last}"
     yield from found.faults
-    if found.unanswered:
-        yield f"{found.unanswered} commands were not answered"
+    if found.answers != whole.answers:
+        yield f"the commands were answered with {found.answers}, and undisturbed with {whole.answers}"
     for job, expected in whole.logs.items():
         if (log := found.logs.get(job)) is None:
             yield f"{job}: it is lost"

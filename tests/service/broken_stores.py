@@ -1,4 +1,4 @@
-"""A campaign against a store that keeps its promises only half, in a process of its own: `broken_stores.py NAME`."""
+"""A campaign against a store that keeps its promises only half, in a process of its own: `broken_stores.py NAME...`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from decodelog.service.torture import campaign
 from decodelog.service.torture.child import Place
 from decodelog.service.torture.databases import SqliteGround
 from decodelog.service.torture.scenes import SCENES
-from decodelog.store.engine import DatabaseStore
 from decodelog.store.offer import offer
 
 
@@ -61,27 +60,33 @@ class Early(Halved):
 
 
 STORES = {"sound": lambda store: store, "halved": Halved, "early": Early}
+KILLS = (
+    ("pending", Place("append.committed", 4)),
+    ("pending", Place("append.committed", 5)),
+    ("structured", Place("turn.published", 3)),
+)
 
 
-def main(name: str) -> None:
+def opened(name, url, at):
+    return STORES[name](campaign.open_real(url, at))
+
+
+def main(names: list[str]) -> None:
+    """Print what is found, store by store, as one JSON object."""
     torch.set_num_threads(1)
-    kills = [("pending", "append.committed", nth) for nth in (4, 5, 6)]
-    kills += [("pending", "turn.durable", 2), ("structured", "turn.published", 3), ("admitted", "append.commit", 7)]
+    scenes = {scene.name: scene for scene in SCENES}
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         ground = SqliteGround(Path(folder))
-
-        def opened(url, at):
-            store = campaign.open_real(url, at)
-            assert isinstance(store, DatabaseStore)
-            return STORES[name](store)
-
-        made = campaign.Campaign(Path(folder), ground, opened)
-        faults = []
-        for scene, point, nth in kills:
-            (chosen,) = (each for each in SCENES if each.name == scene)
-            faults += made.kill(chosen, made.rehearse(chosen), Place(point, nth)).faults
-        print(json.dumps(faults))
+        for name in names:
+            made = campaign.Campaign(Path(folder), ground, partial(opened, name))
+            found[name] = [
+                fault
+                for scene, place in KILLS
+                for fault in made.kill(scenes[scene], made.rehearse(scenes[scene]), place).faults
+            ]
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

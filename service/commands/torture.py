@@ -24,8 +24,13 @@ SQLITE, POSTGRES = "sqlite", "postgres"
 
 Quick = Annotated[bool, typer.Option("--quick", help="Each point at one place, in well under a minute.")]
 Only = Annotated[
-    str | None,
-    typer.Option("--only", metavar="SCENE:POINT:N", help="One kill: the N-th time that a scene reaches a point."),
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="SCENE:POINT:N",
+        help="This kill: where a scene reaches a point for the N-th time. SCENE:anywhere:N is N x 0.1 ms after its start.",
+        show_default=False,
+    ),
 ]
 Databases = Annotated[
     list[str] | None,
@@ -47,16 +52,16 @@ def torture(
     if show:
         listing(json)
         return
-    from ..torture.campaign import Campaign, torture, torture_one
+    from ..torture.campaign import Campaign, torture, torture_again
 
-    one = None if only is None else place_of(only)
+    kills = [place_of(text) for text in only or ()]
     begin = time.monotonic()
     verdicts: dict[str, Verdict] = {}
     for name in db or found():
         with ground_of(name) as (folder, ground):
             terminal.say(f"{ground.name}: killing processes", style="dim")
             campaign = Campaign(folder, ground)
-            verdicts[name] = torture(campaign, quick, hear) if one is None else torture_one(campaign, *one)
+            verdicts[name] = torture_again(campaign, kills) if kills else torture(campaign, quick, hear)
     failures = sum(verdict.failures for verdict in verdicts.values())
     results = [result for verdict in verdicts.values() for result in verdict.results]
     unreached = {name: verdict.unreached for name, verdict in verdicts.items()}
@@ -113,12 +118,12 @@ def listing(json: bool) -> None:
 def place_of(text: str) -> Any:
     """The scene and the place that SCENE:POINT:N names."""
     from ...fsm.points import POINTS
-    from ..torture.child import Place
+    from ..torture.child import ANYWHERE, Place
     from ..torture.scenes import SCENES
 
     name, point, count = [*text.split(":"), "", ""][:3]
     scene = next((scene for scene in SCENES if scene.name == name), None)
-    if scene is None or point not in POINTS or not count.isdecimal() or int(count) < 1:
+    if scene is None or point not in (*POINTS, ANYWHERE) or not count.isdecimal() or int(count) < 1:
         raise typer.BadParameter("write SCENE:POINT:N, as `decodelog torture --list` names them", param_hint="--only")
     return scene, Place(point, int(count))
 

@@ -15,13 +15,14 @@ from ...store.engine import open_store
 from ..database import now_ms
 from ..models import SCRIPT_FILE, Models
 from . import child
-from .child import Ended, Mark, Place
+from .child import ANYWHERE, MOMENT_S, Ended, Mark, Place
 from .databases import Ground
 from .scenes import SCENES, SCRIPT, Scene, World, prepare
 from .verdict import Scan, after_end, after_kill, scan
 
 LANES = 8
 TRIES = 3  # to reach a point that a thread of its own comes to in its own time
+INSTANTS = 20
 BEATS = 2  # of those that a run has more or fewer of
 
 Open = Callable[[str, Reached], Any]
@@ -58,11 +59,17 @@ def open_real(url: str, at: Reached) -> Any:
 
 
 class Rehearsal(NamedTuple):
-    """A scene that nothing happened to: what it found, what it left, and the points that it reached."""
+    """A scene that nothing happened to: what it found and left, the points that it reached, and the time that it took."""
 
     before: Scan
     whole: Scan
     points: Counter[str]
+    seconds: float
+
+    @property
+    def anywhere(self) -> list[Place]:
+        """Instants spread over its time: a kill inside a statement, a sync or a call falls at no point."""
+        return [Place(ANYWHERE, int(self.seconds / MOMENT_S * part / INSTANTS)) for part in range(1, INSTANTS)]
 
     @property
     def places(self) -> list[Place]:
@@ -92,7 +99,7 @@ class Campaign:
         wrong = list(after_end(scene, before, whole, whole, ended))
         if wrong or ended.killed:
             raise ChildFailed(0, f"scene {scene.name} on {self.ground.name}, undisturbed: {'; '.join(wrong)}")
-        return Rehearsal(before, whole, Counter(ended.points))
+        return Rehearsal(before, whole, Counter(ended.points), ended.seconds)
 
     def kill(self, scene: Scene, rehearsed: Rehearsal, place: Place) -> Result:
         """Kill a process at one place, look, have another one go on, and look again."""
@@ -103,7 +110,7 @@ class Campaign:
             if ended.killed or not ended.well:
                 break
         found = self._scan(scene)
-        if not ended.killed:
+        if not ended.killed and place.point != ANYWHERE:
             last = ended.words.strip().rpartition("\n")[2]
             return Result(kill, found.state, [f"the process did not get there: it ended with {ended.code} {last}"])
         faults = list(after_kill(scene, ended, rehearsed.before, found, rehearsed.whole))
@@ -141,9 +148,9 @@ def points_of(database: str) -> list[str]:
 
 
 def plan(rehearsals: dict[Scene, Rehearsal], quick: bool) -> list[tuple[Scene, Place]]:
-    """Every place of every scene; `quick`: each point at one place, the next one in the next scene that reaches it."""
+    """Every place of every scene, and kills anywhere; `quick`: each point once, in one scene after the other."""
     if not quick:
-        return [(scene, place) for scene, rehearsed in rehearsals.items() for place in rehearsed.places]
+        return [(scene, place) for scene, made in rehearsals.items() for place in [*made.places, *made.anywhere]]
     chosen: list[tuple[Scene, Place]] = []
     for index, point in enumerate(POINTS):
         reached = [scene for scene, rehearsed in rehearsals.items() if rehearsed.points[point]]
@@ -177,6 +184,6 @@ def torture(
     return Verdict(results, [point for point in points_of(campaign.ground.name) if not reached[point]])
 
 
-def torture_one(campaign: Campaign, scene: Scene, place: Place) -> Verdict:
-    """One kill, again."""
-    return Verdict([campaign.kill(scene, campaign.rehearse(scene), place)], [])
+def torture_again(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
+    """These kills alone."""
+    return Verdict([campaign.kill(scene, campaign.rehearse(scene), place) for scene, place in kills], [])

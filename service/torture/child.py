@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -18,12 +19,14 @@ from typing import NamedTuple
 from ...fsm.points import POINTS, Reached
 
 PATIENCE_S = 60
+ANYWHERE = "anywhere"
+MOMENT_S = 0.0001
 Mark = Callable[[str, int], None]
 Body = Callable[[Reached, Mark], None]
 
 
 class Place(NamedTuple):
-    """The n-th time that a process reaches a point."""
+    """The n-th time that a process reaches a point; or ANYWHERE, n moments after its start, whatever it does then."""
 
     point: str
     nth: int
@@ -37,6 +40,7 @@ class Ended(NamedTuple):
     points  what it reached, in order, whichever thread it was
     told    job -> the newest event that somebody outside has been told of
     words   what it said on standard error
+    seconds from its start to its end
     """
 
     signal: int
@@ -44,6 +48,7 @@ class Ended(NamedTuple):
     points: list[str]
     told: dict[str, int]
     words: str
+    seconds: float
 
     @property
     def killed(self) -> bool:
@@ -55,27 +60,34 @@ class Ended(NamedTuple):
 
 
 def run(body: Body, folder: Path, kill: Place | None = None) -> Ended:
-    """Run `body` in a process of its own, which kills itself at `kill`. This process must have one thread only.
+    """Run `body` in a process of its own, which is killed at `kill`. This process must have one thread only.
 
     A process that has not ended after PATIENCE_S seconds is ended by SIGALRM.
     """
     if threading.active_count() > 1:
         raise RuntimeError("a copy of a process has none of its threads, and may wait for one")
     marks, words = folder / "marks", folder / "words"
+    marks.write_bytes(b"")
+    words.write_bytes(b"")
+    begin = time.monotonic()
     pid = os.fork()
     if not pid:
         code = 1
         try:
             signal.alarm(PATIENCE_S)
-            os.dup2(os.open(words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stderr.fileno())
-            _child(body, os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), kill)
+            os.dup2(os.open(words, os.O_WRONLY), sys.stderr.fileno())
+            _child(body, os.open(marks, os.O_WRONLY | os.O_APPEND), kill)
             code = 0
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)  # what this process does at its end is its own, and not its copies'
+    if kill is not None and kill.point == ANYWHERE:
+        time.sleep(kill.nth * MOMENT_S)
+        os.kill(pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
     _, status = os.waitpid(pid, 0)
+    seconds = time.monotonic() - begin
     lines = marks.read_text().splitlines()
     told: dict[str, int] = {}
     for _, job, sequence in (line.split(" ") for line in lines if line.startswith("= ")):
@@ -86,6 +98,7 @@ def run(body: Body, folder: Path, kill: Place | None = None) -> Ended:
         [line for line in lines if not line.startswith("= ")],
         told,
         words.read_text("utf-8", "replace"),
+        seconds,
     )
 
 

@@ -12,8 +12,8 @@ import pytest
 from commandline import decodelog, ended, process
 
 from decodelog.fsm.points import MOMENTS, ONE_STATEMENT, OPERATIONS, POINTS
-from decodelog.service.torture.campaign import BEATS, Rehearsal, plan, points_of
-from decodelog.service.torture.child import Place
+from decodelog.service.torture.campaign import BEATS, INSTANTS, Rehearsal, plan, points_of
+from decodelog.service.torture.child import ANYWHERE, Place
 from decodelog.service.torture.scenes import SCENES
 from decodelog.service.torture.verdict import Scan
 
@@ -48,8 +48,10 @@ def test_a_store_that_commits_half_of_a_turn_or_says_durable_too_early_is_found_
 
 @pytest.mark.contract("LOG-10")
 def test_one_kill_can_be_repeated_by_its_name() -> None:
-    with process("torture", "--only", "decided:append.commit:3", "--db", "sqlite", "--json") as running:
-        (result,) = ended(running).json["results"]
+    only = ("--only", "decided:append.commit:3", "--only", "pending:anywhere:400")
+    with process("torture", *only, "--db", "sqlite", "--json") as running:
+        result, anywhere = ended(running).json["results"]
+    assert (anywhere["point"], anywhere["nth"], anywhere["faults"]) == ("anywhere", 400, [])
     assert [result[key] for key in ("scene", "point", "nth", "state", "faults")] == [
         "decided", "append.commit", 3, "DECIDED", [],
     ]  # fmt: skip
@@ -59,15 +61,16 @@ def test_one_kill_can_be_repeated_by_its_name() -> None:
 def test_a_full_plan_has_every_place_and_a_quick_one_every_point_once() -> None:
     nothing = Scan({}, [], {})
     counts = Counter(dict.fromkeys(POINTS, 3))
-    rehearsals = {scene: Rehearsal(nothing, nothing, counts) for scene in SCENES}
+    rehearsals = {scene: Rehearsal(nothing, nothing, counts, 0.1) for scene in SCENES}
     places = Counter(place.point for _, place in plan(rehearsals, quick=False))
+    assert places.pop(ANYWHERE) == len(SCENES) * (INSTANTS - 1)
     assert places == {
         point: len(SCENES) * (BEATS if point.startswith("heartbeat.") else 3) for point in POINTS
     }  # fmt: skip
     quick = plan(rehearsals, quick=True)
     assert [place.point for _, place in quick] == list(POINTS)
     assert {scene for scene, _ in quick} == set(SCENES)
-    alone = {SCENES[0]: Rehearsal(nothing, nothing, Counter({"call.before": 1}))}
+    alone = {SCENES[0]: Rehearsal(nothing, nothing, Counter({"call.before": 1}), 0.1)}
     assert plan(alone, quick=True) == [(SCENES[0], Place("call.before", 1))]
 
 

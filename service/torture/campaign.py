@@ -59,7 +59,7 @@ def open_real(url: str, at: Reached) -> Any:
 
 
 class Rehearsal(NamedTuple):
-    """A scene that nothing happened to: what it found and left, the points that it reached, and the time that it took."""
+    """A scene that nothing happened to: what it found and left, the points that it reached, and its time in s."""
 
     before: Scan
     whole: Scan

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from ...fsm.errors import UnknownJob
 from ...fsm.events import AttemptStarted, Event, LanesRebuilt, RequestAdmitted
+from ...fsm.load import load
 from ...fsm.ports import JobRow, Record
+from ...fsm.transcript import Transcript
 from ..audit import audit
-from ..demo import committed_twice
-from ..reading import transcript_of
+from ..demo import repeated
 from .child import Ended
 from .scenes import Scene, cancel_id
 
@@ -81,7 +82,11 @@ def scan(store: Any, scene: Scene) -> Scan:
             row = store.row(job)
         except UnknownJob:
             continue
-        logs[job] = Log(row, list(store.read(job)), transcript_of(store, job).result(), committed_twice(store, job))
+        records, transcript = list(store.read(job)), Transcript()
+        load(transcript, records)
+        logs[job] = Log(
+            row, records, transcript.result(), repeated(event for record in records for event in record.events)
+        )
     report = audit(store)
     faults = [f"audit: {fault.job} event {fault.sequence} [{fault.kind}] {fault.detail}" for fault in report.faults]
     faults += [f"{job}: {log.twice} committed twice" for job, log in logs.items() if log.twice]

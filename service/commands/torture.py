@@ -28,7 +28,8 @@ Only = Annotated[
     typer.Option(
         "--only",
         metavar="SCENE:POINT:N",
-        help="This kill: where a scene reaches a point for the N-th time. SCENE:anywhere:N: N x 0.1 ms after a start.",
+        help="This kill: where a scene reaches a point for the N-th time. SCENE:anywhere:N is N times 0.1 ms after its "
+        "start.",
         show_default=False,
     ),
 ]

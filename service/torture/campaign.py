@@ -107,7 +107,7 @@ class Campaign:
         for _ in range(TRIES):
             self._lay(scene)
             ended = self._run(scene, self._open, place)
-            if ended.killed or not ended.well:
+            if ended.killed or not ended.well or place.point == ANYWHERE:
                 break
         found = self._scan(scene)
         if not ended.killed and place.point != ANYWHERE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...fsm.errors import UnknownJob
+from ...fsm.errors import Problem, UnknownJob
 from ...fsm.events import AttemptStarted, Event, LanesRebuilt, RequestAdmitted
 from ...fsm.load import load
 from ...fsm.ports import JobRow, Record
@@ -77,18 +77,22 @@ class Scan(NamedTuple):
 def scan(store: Any, scene: Scene) -> Scan:
     """Read, verify and audit the scene's jobs."""
     logs: dict[str, Log] = {}
+    faults: list[str] = []
     for job in scene.jobs:
         try:
             row = store.row(job)
+            records, transcript = list(store.read(job)), Transcript()
+            load(transcript, records)
         except UnknownJob:
             continue
-        records, transcript = list(store.read(job)), Transcript()
-        load(transcript, records)
+        except Problem as problem:
+            faults.append(f"{job}: {problem}")
+            continue
         logs[job] = Log(
             row, records, transcript.result(), repeated(event for record in records for event in record.events)
         )
     report = audit(store)
-    faults = [f"audit: {fault.job} event {fault.sequence} [{fault.kind}] {fault.detail}" for fault in report.faults]
+    faults += [f"audit: {fault.job} event {fault.sequence} [{fault.kind}] {fault.detail}" for fault in report.faults]
     faults += [f"{job}: {log.twice} committed twice" for job, log in logs.items() if log.twice]
     return Scan(logs, faults, {job: store.outcome(cancel_id(job)) for job in scene.jobs})
 

@@ -212,13 +212,13 @@ class Inbox(Protocol):
         """Store a command durably; False where one with that id is already there."""
 
     def pending(self, jobs: Collection[str]) -> list[Command]:
-        """Unsettled commands of these jobs, in order of arrival."""
+        """Unsettled commands of these jobs, in order of arrival; what has ended needs no command."""
 
     def settle(self, command_id: str, outcome: str) -> None:
         """Record what became of a command; settling again with another outcome changes nothing."""
 
     def outcome(self, command_id: str) -> str | None:
-        """What became of a command, or None while it is unsettled."""
+        """What became of a command: what was recorded, else how its job has ended; None while it is open."""
 
 
 class Store(EventLog, Leases, Inbox, Protocol):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..fsm.errors import NonFiniteScores, Problem
 from ..fsm.next_step import owes_prompt
+from ..fsm.points import Reached, unheard
 from ..fsm.transition import Command, CompleteCall, FailCall, FailRequest, RebuildLanes, RecordPrompt
 from .job import Job
 from .model import Caller, Model
@@ -38,8 +39,11 @@ class Batcher:
           that made them, by the log, and is bit-exact on one stack at the price of one call a token
     """
 
-    def __init__(self, model: Model, form: str = "prefill", segments: Segments | None = None) -> None:
+    def __init__(
+        self, model: Model, form: str = "prefill", segments: Segments | None = None, at: Reached = unheard
+    ) -> None:
         self._model = model
+        self._at = at
         self._form = form
         self._segments = segments
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
@@ -115,7 +119,7 @@ class Batcher:
             for job in jobs
             if job.lane is not None
         ]
-        scores = session.select(session.prepare(calls))
+        scores = self._scores(session, calls)
         reports = [
             CompleteCall(job.state.frontier.unprocessed, job.lane.length if job.lane else 0, digest)
             for job, digest in zip(jobs, score_digests(scores), strict=True)
@@ -125,6 +129,15 @@ class Batcher:
         return [
             Called(job, (report,), scores, row) for row, (job, report) in enumerate(zip(jobs, reports, strict=True))
         ]
+
+    def _scores(self, session: Caller, calls: Sequence[Prefill | Decode]) -> Tensor:
+        """One model call: its score rows, with every lane advanced."""
+        self._at("call.before")
+        ticket = session.prepare(calls)
+        self._at("call.prepared")
+        scores = session.select(ticket)
+        self._at("call.selected")
+        return scores
 
     def _rebuild(self, session: Caller, job: Job) -> Called:
         """Bring a lost lane back to the processed frontier; the job's transcript must have reached its state."""
@@ -136,9 +149,9 @@ class Batcher:
         prefilled = job.transcript.rebuilt or len(job.state.spec.prompt)
         head = tokens if self._form == "prefill" else tokens[:prefilled]
         watched = self._watched(job)
-        scores = session.select(session.prepare([Prefill(lane, head, None if watched is None else watched.take)]))
+        scores = self._scores(session, [Prefill(lane, head, None if watched is None else watched.take)])
         for token in tokens[len(head) :]:
-            scores = session.select(session.prepare([Decode(lane, token)]))
+            scores = self._scores(session, [Decode(lane, token)])
         if job.state.frontier.unprocessed:
             return Called(job, (RebuildLanes(self._form, len(tokens)),))
         report = RebuildLanes(self._form, len(tokens), score_digests(scores)[0])
@@ -158,7 +171,7 @@ class Batcher:
             return None
         scores: Tensor | None = None
         for token in tokens[count:]:
-            scores = session.select(session.prepare([Decode(lane, token)]))
+            scores = self._scores(session, [Decode(lane, token)])
         digest = score_digests(scores)[0] if scores is not None and scored else b""
         return Called(job, (RebuildLanes("tensors", len(tokens) - count, digest),), scores if scored else None)
 

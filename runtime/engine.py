@@ -12,6 +12,7 @@ from torch import Tensor
 from ..fsm.errors import BrokenInvariant, LostTenure, NonFiniteScores
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step, owes_prompt, owes_repair
+from ..fsm.points import Reached, unheard
 from ..fsm.ports import EventLog
 from ..fsm.receipt import Selection
 from ..fsm.rng import unit_draws
@@ -64,12 +65,14 @@ class Engine:
         form: str = "prefill",
         beside: bool | None = None,
         segments: Segments | None = None,
+        at: Reached = unheard,
     ) -> None:
         self.jobs: dict[str, Job] = {}
         self.model = model
         self._log = log
-        self._batcher = Batcher(model, form, segments)
-        self._writer = Writer(log, sink)
+        self._at = at
+        self._batcher = Batcher(model, form, segments, at)
+        self._writer = Writer(log, sink, at)
         self._beside = beside
         self._call_ms = 0.0
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
@@ -121,6 +124,7 @@ class Engine:
         proposals = self._proposals(interruptions)
         if not proposals:
             return lost + self.settle()
+        self._at("turn.decided")
         if self._beside or (self._beside is None and self._overlaps(len(proposals))):
             self._writer.put(self._advanced(proposals))
             return lost + self._wait(ahead=1)

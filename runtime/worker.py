@@ -13,6 +13,7 @@ from functools import partial
 from ..fsm.emission import Emission
 from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.finish import FinishReason
+from ..fsm.points import Reached, unheard
 from ..fsm.ports import CANCEL, Claim, Clock, Store
 from ..fsm.state import State
 from .engine import Engine
@@ -33,13 +34,17 @@ Notice = Callable[[str, Problem], None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often things happen, in milliseconds, and how many jobs are held at once."""
+    """How often things happen, in milliseconds, and how many jobs are held at once.
+
+    beside   whether appends run beside the next call; None: where that gains time
+    """
 
     lease_ms: int = 10_000
     claim_ms: int = 200
     inbox_ms: int = 50
     idle_ms: int = 50
     lanes_max: int = 16
+    beside: bool | None = None
 
 
 class Worker:
@@ -49,6 +54,7 @@ class Worker:
     load    finds and loads the model that a job names; called once a name
     segments    keeps the caches of the jobs in hand on disk, where given; `run` closes it
     dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
+    at      told the points of `fsm.points` that are the runtime's
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class Worker:
         form: str = "prefill",
         pace: Pace = Pace(),
         segments: Segments | None = None,
+        at: Reached = unheard,
     ) -> None:
         self.name = name
         self._store = store
@@ -76,6 +83,7 @@ class Worker:
         self._form = form
         self._pace = pace
         self._segments = segments
+        self._at = at
         self._engines: dict[str, Engine] = {}
         self._fault: Problem | None = None
         self._refused: set[str] = set()
@@ -135,12 +143,15 @@ class Worker:
     def _take(self, claim: Claim) -> None:
         """Load, check and adopt one claimed job; a job that cannot be run here is left for another worker."""
         try:
+            self._at("tenure.claimed")
             engine = self._engine(claim.model)
             job = patiently(lambda: Job.load(self._store, claim), TRIES)
+            self._at("tenure.loaded")
             self._admit(job, engine.model)
             if (deadline_ms := job.state.spec.envelope.termination.deadline_ms) is not None:
                 job.deadline_ms = patiently(lambda: self._store.row(claim.job), TRIES).created_ms + deadline_ms
             engine.adopt(job, self.name)
+            self._at("tenure.started")
         except LostTenure as loss:
             self._notice(claim.job, loss)
         except Problem as problem:
@@ -152,7 +163,7 @@ class Worker:
     def _engine(self, model: str) -> Engine:
         if model not in self._engines:
             self._engines[model] = Engine(
-                self._store, self._load(model), self._sink, self._form, segments=self._segments
+                self._store, self._load(model), self._sink, self._form, self._pace.beside, self._segments, self._at
             )
         return self._engines[model]
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..fsm.emission import Emission
 from ..fsm.errors import BrokenInvariant, LostTenure, Transient
+from ..fsm.points import Reached, unheard
 from ..fsm.ports import Append, Durable, EventLog
 from ..fsm.state import State
 from ..fsm.transition import Proposal
@@ -52,9 +53,10 @@ class Writer:
     outstanding  turns that were put and not waited for
     """
 
-    def __init__(self, log: EventLog, sink: Sink | None) -> None:
+    def __init__(self, log: EventLog, sink: Sink | None, at: Reached = unheard) -> None:
         self._log = log
         self._sink = sink
+        self._at = at
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self._thread: Thread | None = None
@@ -125,7 +127,9 @@ class Writer:
             if job.transcript.state is not base:
                 raise BrokenInvariant(clause="LOG-4", reason=f"a step of job {job.name} does not follow on its log")
         appends = [step.job.append_of(step.proposal, step.base) for step in steps]
-        return Begun(steps, appends, patiently(lambda: self._log.begin(appends), APPEND_TRIES))
+        durable = patiently(lambda: self._log.begin(appends), APPEND_TRIES)
+        self._at("turn.begun")
+        return Begun(steps, appends, durable)
 
     def _finish(self, begun: Begun) -> list[LostTenure]:
         """Wait until the turn is durable, then take it over and publish it, job by job."""
@@ -134,6 +138,7 @@ class Writer:
             results = durable()
         except Transient:
             results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
+        self._at("turn.durable")
         lost: list[LostTenure] = []
         for (job, proposal, _), result in zip(steps, results, strict=True):
             try:
@@ -142,6 +147,7 @@ class Writer:
             except LostTenure as loss:
                 job.lost = True
                 lost.append(loss)
+        self._at("turn.published")
         return lost
 
     def _publish(self, job: Job, state: State) -> None:

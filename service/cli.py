@@ -23,6 +23,7 @@ from .commands import (
     model,
     run,
     streams,
+    torture,
     worker,
 )
 from .edge import Commands
@@ -67,6 +68,7 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     export.verify: ("decodelog verify job.dlog", "decodelog verify job.dlog --json"),
     diagram.diagram: ("decodelog diagram --svg --out machine.svg",),
     doctor.doctor: ("decodelog doctor",),
+    torture.torture: ("decodelog torture --quick", "decodelog torture --only decided:append.commit:3 --db sqlite"),
     demo.demo: ("decodelog demo", "decodelog demo --keep ./demo --max-new-tokens 60"),
 }
 

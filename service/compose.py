@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..fsm.admission import check, check_runtime
+from ..fsm.points import Reached, unheard
 from ..fsm.ports import Store
 from ..runtime.job import Job
 from ..runtime.model import Model
@@ -27,6 +28,7 @@ def new_worker(
     form: str = "prefill",
     pace: Pace = PACE,
     snapshots: Path | None = None,
+    at: Reached = unheard,
 ) -> Worker:
     """A worker of this process under a fresh incarnation; it keeps its jobs' caches under `snapshots`, where given."""
     return Worker(
@@ -41,6 +43,7 @@ def new_worker(
         form=form,
         pace=pace,
         segments=None if snapshots is None else Segments(snapshots, say=say_not_kept),
+        at=at,
     )
 
 

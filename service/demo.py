@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..fsm.errors import ChildFailed
-from ..fsm.events import DecisionMade, OutputCommitted
+from ..fsm.events import DecisionMade, Event, OutputCommitted
 from ..fsm.ports import EventLog
 from ..store import schema
 from .audit import Report, audit
@@ -110,11 +110,16 @@ def compare(log: EventLog, job: str, other_log: EventLog, other: str, kills: int
 
 
 def committed_twice(log: EventLog, job: str) -> int:
+    """`repeated` of a job's whole log."""
+    return repeated(event for _, event in events_of(log, job))
+
+
+def repeated(events: Iterable[Event]) -> int:
     """Commits too many: of an output number that was committed before, or of a receipt that was."""
     outputs: Counter[int] = Counter()
     receipts: Counter[bytes] = Counter()
     receipt = b""
-    for _, event in events_of(log, job):
+    for event in events:
         if isinstance(event, DecisionMade):
             receipt = event.receipt.receipt_id
         elif isinstance(event, OutputCommitted):

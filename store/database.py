@@ -25,6 +25,7 @@ from ..fsm.errors import (
     SchemaMissing,
     UnsupportedDatabase,
 )
+from ..fsm.points import Reached, unheard
 from .driver import Driver
 
 BUSY_TIMEOUT_MS = 10_000
@@ -46,14 +47,20 @@ _ENVIRONMENT = {
 
 
 class Database:
-    """An engine whose every failure is a typed store error. Safe to use from several threads."""
+    """An engine whose every failure is a typed store error. Safe to use from several threads.
 
-    def __init__(self, url: URL, busy_timeout_ms: int) -> None:
+    at   told the points of `fsm.points` that are the store's
+    """
+
+    def __init__(self, url: URL, busy_timeout_ms: int, at: Reached = unheard) -> None:
         self.url = url
+        self.at = at
         self.name = url.render_as_string(hide_password=True)
         self.sqlite = url.get_backend_name() == "sqlite"
         engines = sqlite_engines if self.sqlite else postgres_engines
         self._single, self._transactions = engines(url, busy_timeout_ms)
+        if at is not unheard:
+            watch(self._transactions, at)
         self.driver = Driver(self.name, self._transactions, self._problem, busy_timeout_ms / 1000)
 
     @contextmanager
@@ -63,15 +70,21 @@ class Database:
             yield connection
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
-        """A transaction that is committed at the end, or leaves no trace.
+    def transaction(self, operation: str | None = None) -> Iterator[Connection]:
+        """A transaction that is committed at the end, or leaves no trace; `operation` names its points.
 
         SQLite takes the write lock at its start: a transaction that turns to writing later is refused at once, however
         long the timeout, where another one has written meanwhile.
         """
         alone = self.driver.aside() if self.sqlite else nullcontext()
-        with alone, self.translated(), self._transactions.begin() as connection:
+        engine = self._transactions
+        if operation is not None and self.at is not unheard:
+            engine = engine.execution_options(operation=operation)
+            self.at(f"{operation}.begin")
+        with alone, self.translated(), engine.begin() as connection:
             yield connection
+        if operation is not None:
+            self.at(f"{operation}.committed")
 
     @contextmanager
     def lenient(self) -> Iterator[Connection]:
@@ -157,6 +170,20 @@ class Database:
         return DatabaseFault(self.name, reason)
 
 
+def watch(engine: Engine, at: Reached) -> None:
+    """Have `at` told of each statement that an operation has executed, and of its commit."""
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def executed(connection: Connection, *_: object) -> None:
+        if operation := connection.get_execution_options().get("operation"):
+            at(f"{operation}.executed")
+
+    @event.listens_for(engine, "commit")
+    def commit(connection: Connection) -> None:
+        if operation := connection.get_execution_options().get("operation"):
+            at(f"{operation}.commit")
+
+
 def sqlite_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
     """One engine for single statements and one for transactions, over the same connections.
 
@@ -210,7 +237,7 @@ def connected(url: str, *, create: bool = False) -> Iterator[Database]:
         database.close()
 
 
-def named(url: str, *, create: bool = False, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> Database:
+def named(url: str, *, create: bool = False, busy_timeout_ms: int = BUSY_TIMEOUT_MS, at: Reached = unheard) -> Database:
     """The database that a URL names; a connection is made when it is used.
 
     A SQLite file that is not there is SchemaMissing, not created, unless `create` says so. Anything but a file of
@@ -221,7 +248,7 @@ def named(url: str, *, create: bool = False, busy_timeout_ms: int = BUSY_TIMEOUT
     except (exc.ArgumentError, ValueError) as error:
         raise UnsupportedDatabase(url, "it is no database URL") from error
     if parsed.drivername in ("postgresql", "postgresql+psycopg"):
-        return Database(parsed.set(drivername="postgresql+psycopg"), busy_timeout_ms)
+        return Database(parsed.set(drivername="postgresql+psycopg"), busy_timeout_ms, at)
     name = parsed.render_as_string(hide_password=True)
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
         raise UnsupportedDatabase(name, f"there is no support for {parsed.drivername}")
@@ -234,4 +261,4 @@ def named(url: str, *, create: bool = False, busy_timeout_ms: int = BUSY_TIMEOUT
         raise UnsupportedDatabase(name, "it is a directory")
     if not create and not Path(file).exists():
         raise SchemaMissing(name)
-    return Database(parsed, busy_timeout_ms)
+    return Database(parsed, busy_timeout_ms, at)

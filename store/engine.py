@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..fsm.points import Reached, unheard
 from ..fsm.ports import Clock
 from .database import BUSY_TIMEOUT_MS, Database, named
 from .event_log import DatabaseLog
@@ -27,17 +28,18 @@ class DatabaseStore(DatabaseLog, DatabaseLeases, DatabaseInbox):
 
 
 def open_store(
-    url: str, *, clock: Clock = still, busy_timeout_ms: int = BUSY_TIMEOUT_MS
+    url: str, *, clock: Clock = still, busy_timeout_ms: int = BUSY_TIMEOUT_MS, at: Reached = unheard
 ) -> DatabaseStore | MemoryStore:
     """Open `sqlite:///file.db`, `postgresql://host/name`, or `memory://`, a new store that ends with this process.
 
     Nothing is created or upgraded: a database without this program's schema is SchemaMissing, SchemaOutdated or
     SchemaNewer. A database has its own clock; `clock` gives the time of one in memory. `busy_timeout_ms` is how long a
-    statement waits for another process's lock before it is DatabaseLocked.
+    statement waits for another process's lock before it is DatabaseLocked. `at` is told the
+    points that a database's operations reach (`fsm.points`); a store in memory has none.
     """
     if url == MEMORY:
         return MemoryStore(clock)
-    database = named(url, busy_timeout_ms=busy_timeout_ms)
+    database = named(url, busy_timeout_ms=busy_timeout_ms, at=at)
     try:
         with database.single() as connection:
             required(database, connection)

@@ -42,7 +42,7 @@ class DatabaseLog:
         offered = admission(job, identity, event)
         made = {"job": job, "identity": identity, "model": model, "prompt": prompt, "idempotency_key": idempotency_key}
         for _ in range(ADMIT_TRIES):
-            with self._database.transaction() as connection:
+            with self._database.transaction("admit") as connection:
                 if (held := holder(connection, job, idempotency_key)) is not None:
                     return attached(job, identity, idempotency_key, *held)
                 if self._make(connection, offered, made):

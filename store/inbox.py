@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ..fsm.errors import UnknownJob
@@ -20,7 +20,7 @@ class DatabaseInbox:
         self._database = database
 
     def post(self, command: Command) -> bool:
-        with self._database.transaction() as connection:
+        with self._database.transaction("post") as connection:
             job_id = connection.scalar(select(jobs.c.id).where(jobs.c.job == command.job))
             if job_id is None:
                 raise UnknownJob(command.job)
@@ -41,17 +41,19 @@ class DatabaseInbox:
 
     def settle(self, command_id: str, outcome: str) -> None:
         settled = update(inbox).where(inbox.c.command_id == command_id, inbox.c.outcome.is_(None))
-        with self._database.transaction() as connection:
+        with self._database.transaction("answer") as connection:
             connection.execute(settled.values(outcome=outcome, settled_ms=self._database.now_ms()))
 
     def outcome(self, command_id: str) -> str | None:
         with self._database.single() as connection:
-            return connection.scalar(select(inbox.c.outcome).where(inbox.c.command_id == command_id))
+            answer = select(func.coalesce(inbox.c.outcome, jobs.c.finish)).join_from(inbox, jobs)
+            found: str | None = connection.scalar(answer.where(inbox.c.command_id == command_id))
+        return found
 
 
 UNSETTLED = (
     select(inbox.c.command_id, jobs.c.job, inbox.c.kind)
     .join_from(inbox, jobs)
-    .where(inbox.c.outcome.is_(None))
+    .where(inbox.c.outcome.is_(None), jobs.c.finish.is_(None))
     .order_by(inbox.c.id)
 )

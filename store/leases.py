@@ -36,7 +36,7 @@ class DatabaseLeases:
             .order_by(table.c.id)
             .limit(limit)
         )
-        with self._database.transaction() as connection:
+        with self._database.transaction("claim") as connection:
             # Rows that another worker is claiming at this moment are skipped, not waited for.
             chosen = list(connection.scalars(query.with_for_update(skip_locked=True)))
             claimed = (
@@ -51,12 +51,12 @@ class DatabaseLeases:
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         held = update(table).where(table.c.id.in_(self._held(worker, None)))
         held = held.values(lease_until_ms=self._database.now_ms() + lease_ms)
-        with self._database.transaction() as connection:
+        with self._database.transaction("heartbeat") as connection:
             return frozenset(connection.scalars(held.returning(table.c.job)))
 
     def release(self, worker: str, jobs: Collection[str] | None = None) -> None:
         held = update(table).where(table.c.id.in_(self._held(worker, jobs)))
-        with self._database.transaction() as connection:
+        with self._database.transaction("release") as connection:
             connection.execute(held.values(owner=None, lease_until_ms=None))
 
     def owners(self) -> frozenset[str]:

@@ -236,7 +236,9 @@ class MemoryStore:
             return [
                 posted.command
                 for posted in self._commands.values()
-                if posted.outcome is None and posted.command.job in jobs
+                if posted.outcome is None
+                and posted.command.job in jobs
+                and self._held(posted.command.job).finish is None
             ]
 
     def settle(self, command_id: str, outcome: str) -> None:
@@ -248,4 +250,4 @@ class MemoryStore:
     def outcome(self, command_id: str) -> str | None:
         with self._lock:
             posted = self._commands.get(command_id)
-            return posted.outcome if posted is not None else None
+            return None if posted is None else posted.outcome or self._held(posted.command.job).finish

@@ -55,7 +55,7 @@ class PostgresAppender:
             taken = self._take([offers[index] for index in wave])
             for place, index in enumerate(wave, 1):
                 if place not in taken:
-                    with self._database.transaction() as connection:
+                    with self._database.transaction("judge") as connection:
                         results[index] = settle(connection, self._database, offers[index])
         return results
 
@@ -75,8 +75,11 @@ class PostgresAppender:
             "finish": [offered.append.finish for offered in offers],
             "output": [offered.append.output for offered in offers],
         }
+        self._database.at("append.begin")
         with self._database.single() as connection:
-            return {place for (place,) in connection.exec_driver_sql(TAKE, parameters)}
+            taken = {place for (place,) in connection.exec_driver_sql(TAKE, parameters)}
+        self._database.at("append.committed")
+        return taken
 
 
 def waves(offers: Iterable[Offer]) -> Iterator[list[int]]:

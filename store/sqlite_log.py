@@ -38,12 +38,15 @@ class SqliteAppender:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._at = database.at
         self._ends: Ends = {}
 
     def __call__(self, offers: list[Offer]) -> Durable:
         """Execute the batch; what is left is to commit it, with the sync."""
+        self._at("append.begin")
         transaction = self._database.driver.begin()
         try:
+            self._at("append.executed")
             with transaction as cursor:
                 ends = self._take(cursor, offers)
         except Unexpected:
@@ -52,7 +55,9 @@ class SqliteAppender:
             return partial(self._settle, offers)
 
         def commit() -> list[AppendResult]:
+            self._at("append.commit")
             transaction.commit()
+            self._at("append.committed")
             for append, _, _ in offers:
                 if append.finish is not None:
                     self._ends.pop(append.job, None)
@@ -63,7 +68,7 @@ class SqliteAppender:
         return commit
 
     def _settle(self, offers: list[Offer]) -> list[AppendResult]:
-        with self._database.transaction() as connection:
+        with self._database.transaction("judge") as connection:
             return [settle(connection, self._database, offered) for offered in offers]
 
     def _take(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends:
@@ -72,9 +77,11 @@ class SqliteAppender:
         added = [(ends[append.job][0], ends[append.job][1], *row) for append, row, _ in offers]
         # The write lock is ours, so the ids after the first one that SQLite gives are free.
         cursor.execute(ADD, (None, *added[0]))
+        self._at("append.executed")
         first = cursor.lastrowid or 0
         if len(added) > 1:
             cursor.executemany(ADD, [(tail, *row) for tail, row in enumerate(added[1:], first + 1)])
+            self._at("append.executed")
         moved: list[tuple[Any, ...]] = []
         ended: list[tuple[Any, ...]] = []
         for tail, (append, _, head) in enumerate(offers, first):
@@ -86,7 +93,11 @@ class SqliteAppender:
             else:
                 ended.append((*after, append.finish, *before))
             ends[append.job] = (job_id, tail)
-        changed = sum(cursor.executemany(sql, rows).rowcount for sql, rows in ((MOVE, moved), (END, ended)) if rows)
+        changed = 0
+        for sql, rows in ((MOVE, moved), (END, ended)):
+            if rows:
+                changed += cursor.executemany(sql, rows).rowcount
+                self._at("append.executed")
         if changed < len(offers):
             raise Unexpected
         return ends

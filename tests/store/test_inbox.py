@@ -6,7 +6,7 @@ import pytest
 from steps import admit
 
 from decodelog.fsm.errors import UnknownJob
-from decodelog.fsm.ports import Command
+from decodelog.fsm.ports import Command, Outcome
 
 
 @pytest.mark.contract("LOG-8")
@@ -51,3 +51,17 @@ def test_a_command_to_no_job_is_refused(store):
     with pytest.raises(UnknownJob):
         store.post(Command("a", "nobody", "cancel"))
     assert store.pending(["nobody"]) == []
+
+
+@pytest.mark.contract("LOG-8", "FSM-9", "LOG-10")
+def test_a_command_to_a_job_that_has_ended_is_answered_by_its_end(store):
+    """A worker may die between the end of a job and its answer, and nobody would claim the job again."""
+    writer = admit(store)
+    store.post(Command("a", "job-1", "cancel"))
+    assert (store.outcome("a"), len(store.pending(["job-1"]))) == (None, 1)
+    (result,) = store.append([writer.cancel()])
+    assert result.outcome is Outcome.APPENDED
+    assert (store.outcome("a"), store.pending(["job-1"])) == ("cancelled", [])
+    store.post(Command("b", "job-1", "cancel"))
+    store.settle("b", "refused: terminal (cancelled)")
+    assert store.outcome("b") == "refused: terminal (cancelled)"

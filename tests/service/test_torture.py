@@ -1,0 +1,98 @@
+"""The crash matrix: its quick form, that no point of it is dead, and that it finds a store that breaks its word."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from commandline import decodelog, ended, process
+
+from decodelog.fsm.points import MOMENTS, ONE_STATEMENT, OPERATIONS, POINTS
+from decodelog.service.torture.campaign import BEATS, INSTANTS, Rehearsal, plan, points_of
+from decodelog.service.torture.child import ANYWHERE, Place
+from decodelog.service.torture.scenes import SCENES
+from decodelog.service.torture.verdict import Scan
+
+BROKEN_STORES = Path(__file__).with_name("broken_stores.py")
+
+
+@pytest.mark.contract("LOG-10", "RES-4", "FSM-6", "LOG-4", "LOG-7", "OUT-7")
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_process_killed_at_any_point_leaves_the_old_state_or_the_new_and_the_job_the_same_end(database: str) -> None:
+    with process("torture", "--quick", "--db", database, "--json") as running:
+        done = ended(running)
+    assert done.code == 0, done.stdout + done.stderr
+    report = done.json
+    assert (report["ok"], report["torture_failures"], report["unreached"]) == (True, 0, {database: []})
+    assert [result for result in report["results"] if result["faults"]] == []
+    assert {result["point"] for result in report["results"]} == set(points_of(database))
+    assert report["torture_points"] == len(report["results"])
+    states = {state for result in report["results"] for state in result["state"].split("+")}
+    assert states == {"absent", "ADMITTED", "PREFILLED", "DECIDED", "PENDING", "CLOSED"}
+
+
+@pytest.mark.contract("LOG-10", "LOG-1", "LOG-4")
+def test_a_store_that_commits_half_of_a_turn_or_says_durable_too_early_is_found_out() -> None:
+    command = [sys.executable, str(BROKEN_STORES), "sound", "halved", "early"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=100)
+    assert done.returncode == 0, done.stderr
+    faults = json.loads(done.stdout)
+    assert faults["sound"] == []
+    assert [fault for fault in faults["halved"] if "and the jobs have [1, 1, 0] of" in fault]
+    assert [fault for fault in faults["early"] if "was shown and is not in the log" in fault]
+
+
+@pytest.mark.contract("LOG-10")
+def test_one_kill_can_be_repeated_by_its_name() -> None:
+    only = ("--only", "decided:append.commit:3", "--only", "pending:anywhere:400")
+    with process("torture", *only, "--db", "sqlite", "--json") as running:
+        result, anywhere = ended(running).json["results"]
+    assert (anywhere["point"], anywhere["nth"], anywhere["faults"]) == ("anywhere", 400, [])
+    assert [result[key] for key in ("scene", "point", "nth", "state", "faults")] == [
+        "decided", "append.commit", 3, "DECIDED", [],
+    ]  # fmt: skip
+
+
+@pytest.mark.contract("LOG-10")
+def test_a_full_plan_has_every_place_and_a_quick_one_every_point_once() -> None:
+    nothing = Scan({}, [], {})
+    counts = Counter(dict.fromkeys(POINTS, 3))
+    rehearsals = {scene: Rehearsal(nothing, nothing, counts, 0.1) for scene in SCENES}
+    places = Counter(place.point for _, place in plan(rehearsals, quick=False))
+    assert places.pop(ANYWHERE) == len(SCENES) * (INSTANTS - 1)
+    assert places == {
+        point: len(SCENES) * (BEATS if point.startswith("heartbeat.") else 3) for point in POINTS
+    }  # fmt: skip
+    quick = plan(rehearsals, quick=True)
+    assert [place.point for _, place in quick] == list(POINTS)
+    assert {scene for scene, _ in quick} == set(SCENES)
+    alone = {SCENES[0]: Rehearsal(nothing, nothing, Counter({"call.before": 1}), 0.1)}
+    assert plan(alone, quick=True) == [(SCENES[0], Place("call.before", 1))]
+
+
+def test_points_and_scenes_are_listed_with_what_they_are() -> None:
+    listed = decodelog("torture", "--list", "--json").json
+    assert listed["points"] == POINTS
+    assert list(listed["scenes"]) == [scene.name for scene in SCENES]
+    assert {f"{operation}.{moment}" for operation in OPERATIONS for moment in MOMENTS} <= set(POINTS)
+    assert set(POINTS) - set(points_of("postgres")) == ONE_STATEMENT
+    assert "decided" in decodelog("torture", "--list").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--only", "decided"),
+        ("--only", "decided:nowhere:1"),
+        ("--only", "nothing:call.before:1"),
+        ("--only", "decided:call.before:0"),
+        ("--db", "mysql://localhost/x"),
+    ],
+)
+def test_wrong_use_is_refused(arguments: tuple[str, str]) -> None:
+    refused = decodelog("torture", *arguments, "--json")
+    assert (refused.code, refused.error["code"]) == (2, "wrong_use")

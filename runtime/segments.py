@@ -15,7 +15,7 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from hashlib import sha256
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
@@ -88,6 +88,7 @@ class Segments:
         lane, link, parts, at = job.lane, self._origin(job, session), list[Tensor](), 0
         if lane is None:
             return 0
+        wait(self._waiting)  # rows of the lane that was lost may still be on their way
         with ThreadPoolExecutor(READERS) as readers:
             chain = list(self._chain(self._folder(job), most))
             for segment, rows in zip(chain, readers.map(_read, chain), strict=True):

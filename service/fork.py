@@ -31,7 +31,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "output": (
         *("include_stop", "skip_special_tokens", "echo_prompt", "alignment", "final_cache", "consumer_policy"),
-        *("prompt_logprobs", "logprobs"),
+        *("prompt_logprobs",),
     ),
 }
 """Which plane of an envelope each field of a draft goes into. A plane of which no field is given is the parent's."""

@@ -35,7 +35,7 @@ def test_every_field_of_a_draft_has_a_plane_in_which_a_fork_takes_it() -> None:
     assert {field for fields in FIELDS.values() for field in fields} == set(Draft.model_fields) - PROMPT_ONLY
 
 
-@pytest.mark.contract("ENV-8", "FSM-9")
+@pytest.mark.contract("ENV-8")
 @pytest.mark.parametrize("step", [0, 1, 7, 12])
 def test_a_fork_goes_on_from_the_prefix_and_the_parent_is_untouched(store: Store, step: int) -> None:
     parent = run(store, OF, **SAMPLED)
@@ -74,6 +74,8 @@ def test_what_no_flag_speaks_of_is_as_it_was_and_what_one_does_is_new(store: Sto
     assert (longer.termination.max_new_tokens, longer.termination.stop_strings) == (99, ())
     assert longer.policy == origin.policy
     assert forked(seed=8).rng.seed == 8
+    told = forked(temperature=1, logprobs=3)
+    assert (told.policy.logprobs_top, told.output) == (3, origin.output)
 
 
 @pytest.mark.contract("ENV-8")

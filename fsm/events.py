@@ -53,7 +53,8 @@ class AttemptStarted:
 class LanesRebuilt:
     """Lost lanes are back at the processed frontier.
 
-    form     "prefill" (one call over the processed prefix) or "reexecute" (the recorded call shapes again)
+    form     "prefill" (one call over the processed prefix), "reexecute" (the recorded call shapes again) or "tensors"
+             (rows that were kept, and the recorded calls from there on)
     tokens   processed tokens that had to be computed again
     scores   SHA-256 of the score row where the state was PREFILLED and so needs one, else empty
     """

@@ -35,8 +35,9 @@ class Called:
 class Batcher:
     """Groups jobs into calls by their declared width and keeps a job's fault from its mates.
 
-    form  how lost lanes come back: "prefill" is one call over the processed prefix; "reexecute" repeats the calls
-          that made them, by the log, and is bit-exact on one stack at the price of one call a token
+    form      how lost lanes come back: "prefill" is one call over the processed prefix; "reexecute" repeats the calls
+              that made them, by the log, and is bit-exact on one stack at the price of one call a token
+    segments  where rows are kept, if they are; those come first, and only what they lack is computed
     """
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..fsm.compare import LEVELS, Difference, Run, compare, run_of
+from ..fsm.compare import LEVELS, Difference, Run, run_of
 from ..fsm.events import RequestAdmitted
 from ..fsm.ports import EventLog
 from ..fsm.spec import Spec
@@ -66,6 +66,3 @@ def plain(found: Difference | None, steps: int) -> dict[str, Any]:
 def _short(value: Any) -> str:
     text = value.hex() if isinstance(value, bytes) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-__all__ = ["LEVELS", "compare", "plain", "reexecuted", "run_in", "told"]

@@ -125,8 +125,10 @@ def advance_by_tokens(
     that follow the stop in it.
     """
     node, held, undecoded, bytes_released, characters_released, closed, edges = horizon
-    if closed or hidden:
-        return (horizon, "", None) if closed else _advance_hidden(horizon, matcher, piece, armed)
+    if closed:
+        return horizon, "", None
+    if hidden:
+        return _advance_hidden(horizon, matcher, piece, armed)
     position, data = horizon.position, held + piece
     edges = (*edges, len(data)) if piece else edges
     match = None

@@ -36,8 +36,9 @@ def compare(
     json: options.Json = False,
 ) -> None:
     """Compare two jobs step by step at six levels, or one with its request run again; a difference exits with 1."""
-    from ..compare import LEVELS, plain, reexecuted, run_in, told
-    from ..compare import compare as compare_runs
+    from ...fsm.compare import LEVELS
+    from ...fsm.compare import compare as compare_runs
+    from ..compare import plain, reexecuted, run_in, told
 
     if level not in LEVELS:
         raise typer.BadParameter(f"it is one of {', '.join(LEVELS)}", param_hint="--level")

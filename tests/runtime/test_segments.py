@@ -223,7 +223,6 @@ def test_after_a_rebuild_by_prefill_the_chain_begins_anew(store, of, folder):
     assert [form for form, _ in rebuilds(store, job)] == ["prefill", "tensors"]
 
 
-@pytest.mark.contract("LOG-4")
 def test_a_disk_that_takes_nothing_stops_no_job(store, of, folder):
     blocked = folder
     blocked.write_text("no folder can be made here")

@@ -73,8 +73,8 @@ ROWS = (
         "bytes_per_token",
         "{:.0f} bytes",
         "growth of the SQLite file a token, log merged; the worse of 1 sampled job and 64 side by side",
-        "<= 250",
-        lambda f: f["bytes_per_token"] <= 250,
+        "<= 200",
+        lambda f: f["bytes_per_token"] <= 200,
     ),
     Row(
         "late_over_early",

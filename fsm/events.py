@@ -107,8 +107,9 @@ class DecisionMade:
 class OutputCommitted:
     """The receipt was consumed: its token is output number `output` (counted from 1).
 
-    Text and stop state follow from the receipt, so the event holds only what proves them: `state` is the digest
-    of the state after the commit.
+    Text and stop state follow from the receipt, so the event holds only what proves them: `state` is the beginning of
+    the digest of the state after the commit, `STATE_BYTES` or more. That names the step at which a replay goes another
+    way; what binds the state is the next receipt's id, which covers the whole digest.
     """
 
     tag: ClassVar[str] = Trigger.OUTPUT_COMMITTED.value
@@ -162,6 +163,9 @@ EVENTS: dict[str, type[Event]] = {
         RequestFailed,
     )
 }
+
+
+STATE_BYTES = 8
 
 
 class TokenStep(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from .errors import ReceiptConflict, Terminal
 from .events import (
+    STATE_BYTES,
     AttemptStarted,
     CallCompleted,
     CallFailed,
@@ -203,7 +204,7 @@ def issue_decision(state: State, command: IssueDecision) -> Proposal:
 def commit_output(state: State, command: CommitOutput) -> Proposal:
     refuse_other_receipt(state, command.receipt_id)
     after = committed(state)
-    proposal = proposed(OutputCommitted(after.frontier.output, after.digest()), after)
+    proposal = proposed(OutputCommitted(after.frontier.output, after.digest()[:STATE_BYTES]), after)
     due = due_reasons(after)
     return proposal.then(propose(after, RequestClosed(due[0], due))) if due else proposal
 

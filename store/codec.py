@@ -18,6 +18,7 @@ from msgpack import packb, unpackb
 
 from ..fsm.errors import CorruptRecord, UnknownWireTag
 from ..fsm.events import (
+    STATE_BYTES,
     AttemptStarted,
     CallCompleted,
     CallFailed,
@@ -55,12 +56,14 @@ WIRE: dict[int, tuple[str, int]] = {
 }
 
 DIGEST_BYTES = 32
-_GREEDY = struct.Struct("<32s32s3d")
-_DRAWN = struct.Struct("<32s32s6d")
 
-STEP = 10
+WHOLE_STEP, STEP = 10, 12
 STEP_WIRE = (("call.completed", 1), ("decision.made", 1), ("output.committed", 1))
-"""What wire code 10 stands for: these three events, written as one."""
+"""What wire codes 10 and 12 stand for: these three events, written as one; 10 with the whole digest of the state."""
+
+_GREEDY = {WHOLE_STEP: struct.Struct("<32s32s3d"), STEP: struct.Struct("<32s8s3d")}
+_DRAWN = {WHOLE_STEP: struct.Struct("<32s32s6d"), STEP: struct.Struct("<32s8s6d")}
+_STEP_BY_STATE = {DIGEST_BYTES: WHOLE_STEP, STATE_BYTES: STEP}
 
 UPCASTS: dict[tuple[str, int], Upcast] = {}
 """(tag, version) -> the pure step from that version's fields to the next version's; the wire code is not a field."""
@@ -180,16 +183,17 @@ def _step(events: Sequence[Event], key: bytes) -> Fields | None:
     token, support, raw, logprob, margin, draw, start, end, alternatives = receipt.selection
     if alternatives or receipt.receipt_id != key or output.output != receipt.step + 1:
         return None
-    if len(call.scores) != DIGEST_BYTES or len(output.state) != DIGEST_BYTES:
+    code = _STEP_BY_STATE.get(len(output.state))
+    if code is None or len(call.scores) != DIGEST_BYTES:
         return None
     if draw is not None and start is not None and end is not None:
-        packed = _DRAWN.pack(call.scores, output.state, raw, logprob, margin, draw, start, end)
+        packed = _DRAWN[code].pack(call.scores, output.state, raw, logprob, margin, draw, start, end)
     elif draw is start is end is None:
-        packed = _GREEDY.pack(call.scores, output.state, raw, logprob, margin)
+        packed = _GREEDY[code].pack(call.scores, output.state, raw, logprob, margin)
     else:
         return None
     branch, piece, marks = receipt.branch, receipt.piece, _marks(receipt)
-    return (STEP, call.tokens, call.lanes, receipt.step, branch, piece, marks, token, support, packed)
+    return (code, call.tokens, call.lanes, receipt.step, branch, piece, marks, token, support, packed)
 
 
 def _marks(receipt: Receipt) -> bool | int:
@@ -298,13 +302,14 @@ _NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
 
 def _to_step(fields: Fields, key: bytes) -> TokenStep:
     """The events of an ordinary step, all at version 1, which is the newest of each."""
-    _, tokens, lanes, step, branch, piece, marks, token, support, packed = fields
+    code, tokens, lanes, step, branch, piece, marks, token, support, packed = fields
     hidden, structure = (marks, None) if marks is False else unmarked(marks)
-    if len(packed) == _GREEDY.size:
-        scores, state, raw, logprob, margin = _GREEDY.unpack(packed)
+    greedy = _GREEDY[code]
+    if len(packed) == greedy.size:
+        scores, state, raw, logprob, margin = greedy.unpack(packed)
         selection = Selection(token, support, raw, logprob, margin)
     else:
-        scores, state, raw, logprob, margin, draw, start, end = _DRAWN.unpack(packed)
+        scores, state, raw, logprob, margin, draw, start, end = _DRAWN[code].unpack(packed)
         selection = Selection(token, support, raw, logprob, margin, draw, start, end)
     return TokenStep(tokens, lanes, scores, branch, selection, piece, hidden, key, step + 1, state, structure)
 
@@ -326,6 +331,7 @@ def reader(tag: str, version: int) -> Callable[[Fields, bytes], Event]:
 
 
 _DECODE: dict[int, Callable[[Fields, bytes], Entry]] = {
+    WHOLE_STEP: _to_step,
     STEP: _to_step,
     **{code: reader(tag, version) for code, (tag, version) in WIRE.items()},
 }

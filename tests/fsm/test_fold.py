@@ -16,6 +16,7 @@ from jobs import EOS, Live, call, crank, drawn, prompt_tokens, request, scores_o
 
 from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, Problem, ReceiptConflict, Terminal
 from decodelog.fsm.events import (
+    STATE_BYTES,
     DecisionMade,
     Event,
     LanesRebuilt,
@@ -559,6 +560,22 @@ def test_an_event_that_the_state_does_not_take_is_refused_and_names_both() -> No
         fold(live.state, live.events[-1])
     with pytest.raises(IllegalTransition, match=r"PREFILLED does not take output\.committed"):
         fold(live.states[-2], OutputCommitted(1, committed(live.state).digest()))
+
+
+@pytest.mark.contract("FSM-4", "FSM-6", "LOG-5")
+def test_a_commit_is_proven_by_the_beginning_of_its_state_or_by_all_of_it() -> None:
+    live = Live.admit()
+    live.turn(50)
+    decided, event = live.states[-2], live.events[-1]
+    assert isinstance(event, OutputCommitted)
+    whole = live.state.digest()
+    assert event.state == whole[:STATE_BYTES]
+    for size in (STATE_BYTES, 31, 32):
+        assert fold(decided, OutputCommitted(1, whole[:size])) == live.state
+    wrong = bytes([whole[0] ^ 1]) + whole[1:]
+    for proof in (b"", whole[: STATE_BYTES - 1], wrong[:STATE_BYTES], wrong, whole[1:], whole + b"x"):
+        with pytest.raises(BrokenInvariant, match="FSM-6"):
+            fold(decided, OutputCommitted(1, proof))
 
 
 @pytest.mark.contract("FSM-7")

@@ -16,6 +16,7 @@ from steps import digest, step_events
 from decodelog.fsm.errors import CorruptRecord, UnknownWireTag
 from decodelog.fsm.events import (
     EVENTS,
+    STATE_BYTES,
     AttemptStarted,
     CallCompleted,
     CallFailed,
@@ -36,7 +37,7 @@ from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.prompt import PromptToken
 from decodelog.fsm.receipt import Alternative, Receipt, Selection
 from decodelog.store import codec
-from decodelog.store.codec import STEP, STEP_WIRE, WIRE, decode, encode, entries
+from decodelog.store.codec import STEP, STEP_WIRE, WHOLE_STEP, WIRE, decode, encode, entries
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "events"
 KEY = bytes(range(32))
@@ -63,6 +64,7 @@ def receipt(selection, receipt_id=KEY, hidden=False, structure=None):
 
 
 CALL, OUTPUT = CallCompleted(1, 1300, SCORES), OutputCommitted(1235, STATE)
+PROVEN = OutputCommitted(1235, STATE[:STATE_BYTES])
 
 EXAMPLES = {
     "request.admitted.1": (RequestAdmitted("job-1", b'{"schema":"numinens.request.v1"}'),),
@@ -89,6 +91,15 @@ EXAMPLES = {
     "step.1-alternatives-with-bytes": (CALL, DecisionMade(receipt(PIECED)), OUTPUT),
     "step.1-alternatives": (CALL, DecisionMade(receipt(LISTED)), OUTPUT),
     "step.1-structured": (CALL, DecisionMade(receipt(GREEDY, structure=Standing.TERMINATED)), OUTPUT),
+    "step.2-greedy": (CALL, DecisionMade(receipt(GREEDY)), PROVEN),
+    "step.2-drawn": (CALL, DecisionMade(receipt(DRAWN)), PROVEN),
+    "step.2-alternatives": (CALL, DecisionMade(receipt(LISTED)), PROVEN),
+    "step.2-closed": (
+        CALL,
+        DecisionMade(receipt(GREEDY, structure=Standing.TERMINATED)),
+        PROVEN,
+        RequestClosed(FinishReason.STRUCTURED_COMPLETE, (FinishReason.STRUCTURED_COMPLETE,)),
+    ),
     "step.1-closed": (
         CALL,
         DecisionMade(receipt(GREEDY)),
@@ -111,7 +122,7 @@ def test_every_file_of_golden_bytes_is_tested_and_every_event_and_code_has_one()
     files = {path.stem: path.read_bytes() for path in GOLDEN.glob("*.bin")}
     assert set(files) == set(EXAMPLES)
     assert {type(event) for events in EXAMPLES.values() for event in events} == set(EVENTS.values())
-    assert {fields[0] for golden in files.values() for fields in unpackb(golden)} == {*WIRE, STEP}
+    assert {fields[0] for golden in files.values() for fields in unpackb(golden)} == {*WIRE, WHOLE_STEP, STEP}
 
 
 @pytest.mark.contract("LOG-5")
@@ -119,12 +130,13 @@ def test_every_event_has_one_wire_code_for_each_of_its_versions():
     assert {tag for tag, _ in WIRE.values()} == set(EVENTS)
     assert len(set(WIRE.values())) == len(WIRE)
     assert set(STEP_WIRE) <= set(WIRE.values())
-    assert all(code < 128 for code in (*WIRE, STEP)), "a code takes one byte"
+    assert all(code < 128 for code in (*WIRE, WHOLE_STEP, STEP)), "a code takes one byte"
 
 
 # ---- exactness ----
 
 digests = st.binary(min_size=32, max_size=32)
+proofs = st.binary(min_size=STATE_BYTES, max_size=STATE_BYTES)
 counts = st.integers(0, 2**63 - 1)
 floats = st.floats(allow_nan=False)
 maybe = st.none() | floats
@@ -170,7 +182,7 @@ def steps(draw):
     """Three events that are, or nearly are, an ordinary step, and sometimes its end."""
     receipt = draw(receipts)
     output = draw(st.sampled_from([receipt.step + 1, receipt.step]))
-    step = (draw(calls), DecisionMade(receipt), OutputCommitted(output, draw(digests)))
+    step = (draw(calls), DecisionMade(receipt), OutputCommitted(output, draw(digests | proofs)))
     return step + draw(st.just(()) | st.builds(RequestClosed, reasons, st.just(())).map(lambda event: (event,)))
 
 
@@ -180,7 +192,7 @@ def test_a_step_written_as_one_is_the_same_three_events(step):
     payload = encode(step, KEY)
     assert decode(payload, KEY, "job-1", 1) == step
     held = entries(payload, KEY, "job-1", 1)
-    assert isinstance(held[0], TokenStep) is (unpackb(payload)[0][0] == STEP)
+    assert isinstance(held[0], TokenStep) is (unpackb(payload)[0][0] in (WHOLE_STEP, STEP))
     assert (expand(held), count(held)) == (step, len(step))
 
 
@@ -249,10 +261,14 @@ def test_any_bytes_decode_or_are_a_typed_error(payload):
 
 
 @pytest.mark.contract("LOG-5")
-@given(st.lists(st.none() | counts | floats | text | st.binary(), min_size=8, max_size=8), st.sampled_from([88, 112]))
-def test_a_step_of_any_values_expands_or_is_a_typed_error(values, size):
+@given(
+    st.lists(st.none() | counts | floats | text | st.binary(), min_size=8, max_size=8),
+    st.sampled_from([(WHOLE_STEP, 88), (WHOLE_STEP, 112), (STEP, 64), (STEP, 88)]),
+)
+def test_a_step_of_any_values_expands_or_is_a_typed_error(values, packed):
+    code, size = packed
     with suppress(CorruptRecord):
-        expand(entries(packb([[STEP, *values, bytes(size)]]), KEY, "job-1", 1))
+        expand(entries(packb([[code, *values, bytes(size)]]), KEY, "job-1", 1))
 
 
 # ---- old versions ----

@@ -122,6 +122,11 @@ class Emitter:
         self._end = 0  # of the newest token, with what was trimmed of it
         self._released = 0
 
+    def stand(self, state: State, begin: tuple[int, int]) -> None:
+        """Begin after a state whose text is all out, behind a prompt's text of `begin` bytes and characters."""
+        self._begin, self._end = begin, state.horizon.position
+        self._released = state.frontier.output
+
     def take(self, moment: Moment) -> Emission | None:
         """The moment's emission; None where it made nothing visible."""
         sequence, text, before, after, selection, piece, hidden, prompt, ended = moment

@@ -25,6 +25,7 @@ OPERATIONS: Final = {
     "heartbeat": "a worker extends its leases",
     "release": "a worker gives its jobs back",
     "post": "a command is put into the inbox",
+    "snapshot": "snapshots of jobs are kept, or those of ended jobs removed",
     "answer": "a command is settled with what became of it",
 }
 """The store's transactions."""

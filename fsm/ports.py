@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .events import Entry, Event, expand
 from .states import Status
+
+if TYPE_CHECKING:
+    from .snapshot import Keep, Snapshot
 
 
 class Head(NamedTuple):
@@ -168,11 +171,32 @@ class EventLog(Protocol):
     def read(self, job: str, after: int = 0) -> Iterator[Record]:
         """The job's appends whose last event is beyond sequence `after`, in order, the chain verified from there."""
 
+    def follow(self, job: str, head: Head) -> Iterator[Record]:
+        """The job's appends after `head`, in order, the chain verified from there; CorruptRecord where it has no such
+        head."""
+
     def row(self, job: str) -> JobRow:
         """One job's listing; UnknownJob where there is none."""
 
     def rows(self) -> list[JobRow]:
         """All jobs, oldest first."""
+
+
+class Snapshots(Protocol):
+    """Where jobs stood a while ago, so that a load need not begin at the log's start. They can be lost at any time."""
+
+    def keep(self, batch: Sequence[Keep]) -> None:
+        """Keep snapshots of many jobs in one transaction; one by a tenure that was replaced is passed over."""
+
+    def snapshot(self, job: str) -> Snapshot | None:
+        """The job's newest snapshot that is whole; whether its head is the log's is for `follow` to say."""
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Remove the snapshots of these jobs."""
+
+
+class Log(EventLog, Snapshots, Protocol):
+    """What it takes to go on with a job."""
 
 
 class Leases(Protocol):
@@ -221,8 +245,8 @@ class Inbox(Protocol):
         """What became of a command: what was recorded, else how its job has ended; None while it is open."""
 
 
-class Store(EventLog, Leases, Inbox, Protocol):
-    """All three over one database."""
+class Store(Log, Leases, Inbox, Protocol):
+    """All four over one database."""
 
     def close(self) -> None:
         """Release connections; idempotent."""

@@ -27,6 +27,7 @@ class Transcript:
     moments    what its emissions are made of; they are made where somebody asks for them
     rebuilt    tokens that the newest rebuild processed in one call, 0 where there was none: the prompt, or these, were
                prefilled, and every token after them had a call of its own
+    echoed     size of the prompt's text before the output's, in bytes and in characters
     """
 
     state: State | None = None
@@ -35,9 +36,27 @@ class Transcript:
     moments: list[Moment] = field(default_factory=list)
     rebuilt: int = 0
     parent: Parent | None = None
+    echoed: tuple[int, int] = (0, 0)
     _emitter: Emitter | None = field(default=None, compare=False, repr=False)
     _emissions: list[Emission] = field(default_factory=list, compare=False, repr=False)
     _emitted: int = field(default=0, compare=False, repr=False)
+
+    @classmethod
+    def standing(
+        cls,
+        state: State,
+        sequence: int,
+        token_ids: list[int],
+        rebuilt: int,
+        echoed: tuple[int, int],
+        parent: Parent | None,
+    ) -> Transcript:
+        """One that has handed over all that came before this state, whose text is all out."""
+        transcript = cls(state, sequence, token_ids, [], rebuilt, parent, echoed)
+        spec = state.spec
+        transcript._emitter = Emitter(spec.alignment, spec.prompt, spec.skip_special)
+        transcript._emitter.stand(state, echoed)
+        return transcript
 
     def take(self, event: Event, state: State | None = None) -> None:
         """Fold the next event in; `state` is the state after it where the caller has folded it already."""
@@ -56,6 +75,7 @@ class Transcript:
         elif isinstance(event, LanesRebuilt) and event.form == "prefill":
             self.rebuilt = event.tokens
         elif isinstance(event, PromptRecorded):
+            self.echoed = after.horizon.bytes_released, after.horizon.characters_released
             self._add(before, after, prompt=event.tokens)
         elif after.ending is not None:
             self._add(before, after, ended=after)

@@ -13,7 +13,7 @@ from ..fsm.errors import BrokenInvariant, LostTenure, NonFiniteScores
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step, owes_prompt, owes_repair
 from ..fsm.points import Reached, unheard
-from ..fsm.ports import EventLog
+from ..fsm.ports import Log
 from ..fsm.receipt import Selection
 from ..fsm.rng import unit_draws
 from ..fsm.transition import (
@@ -36,7 +36,7 @@ from .policy.kinds import Mask
 from .policy.scores import Logits, VocabularyAxis
 from .prompt import unscored
 from .segments import Segments
-from .writer import APPEND_TRIES, JobStep, Sink, Turn, Writer
+from .writer import APPEND_TRIES, SNAPSHOT_EVENTS, JobStep, Sink, Turn, Writer
 
 BESIDE_CALL_MS = 1.0
 BESIDE_JOBS_MAX = 16
@@ -59,20 +59,21 @@ class Engine:
 
     def __init__(
         self,
-        log: EventLog,
+        log: Log,
         model: Model,
         sink: Sink | None = None,
         form: str = "prefill",
         beside: bool | None = None,
         segments: Segments | None = None,
         at: Reached = unheard,
+        snapshot_events: int = SNAPSHOT_EVENTS,
     ) -> None:
         self.jobs: dict[str, Job] = {}
         self.model = model
         self._log = log
         self._at = at
         self._batcher = Batcher(model, form, segments, at)
-        self._writer = Writer(log, sink, at)
+        self._writer = Writer(log, sink, at, snapshot_events)
         self._beside = beside
         self._call_ms = 0.0
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from ..fsm.errors import BrokenInvariant, LostTenure
+from ..fsm.errors import BrokenInvariant, Defect, LostTenure
 from ..fsm.events import DecisionMade, Event, OutputCommitted
 from ..fsm.load import load
-from ..fsm.ports import Append, AppendResult, Claim, EventLog, Head, Outcome
+from ..fsm.ports import EMPTY_HEAD, Append, AppendResult, Claim, Head, Log, Outcome
 from ..fsm.state import State
 from ..fsm.transcript import Transcript
 from ..fsm.transition import Command, Proposal, transitions
@@ -32,6 +32,7 @@ class Job:
     parser             where the output stands in the request's grammar, if it has one; it moves with `token`
     history            what the plan looks back on, where it does; it too moves with `token`
     deadline_ms        when it is to end as timed out, in ms since 1970, if ever
+    kept               sequence of the newest snapshot that this tenure went on from or made, 0 without
     lost               another tenure has it: nothing more is appended to it from here
     detached           its reader failed: nothing more is published to it from here
     """
@@ -48,12 +49,12 @@ class Job:
     detached: bool = False
     lost: bool = False
     history: History | None = None
+    kept: int = 0
 
     @classmethod
-    def load(cls, log: EventLog, claim: Claim) -> Job:
-        """Load the job's log from its first event."""
-        transcript = Transcript()
-        head = load(transcript, log.read(claim.job))
+    def load(cls, log: Log, claim: Claim) -> Job:
+        """Load the job from its newest snapshot, if that is of use, and its log from there on."""
+        transcript, head, kept = _stand(log, claim.job)
         if transcript.state is None:
             raise BrokenInvariant(clause="LOG-1", reason=f"job {claim.job} has no events")
         if head != claim.head:
@@ -65,7 +66,7 @@ class Job:
         if history is not None:
             history.follow(*tokens)
         token = tokens[-1] if tokens else None
-        return cls(claim, head, transcript, transcript.state, token, plan, history=history)
+        return cls(claim, head, transcript, transcript.state, token, plan, history=history, kept=kept)
 
     @property
     def name(self) -> str:
@@ -120,7 +121,7 @@ class Job:
             self.transcript.take(event, state)
         self.head = result.head
 
-    def record(self, log: EventLog, *commands: Command) -> None:
+    def record(self, log: Log, *commands: Command) -> None:
         """Propose, append and go on from there, for this job alone."""
         proposal = self.propose(*commands)
         if proposal.events:
@@ -136,3 +137,17 @@ class Job:
                 return base.receipt.receipt_id
         place = f"{self.name}/{self.claim.fence}/{events[0].tag}".encode()
         return sha256(COMMAND_DOMAIN + self.head.chain + place).digest()
+
+
+def _stand(log: Log, job: str) -> tuple[Transcript, Head, int]:
+    """A job's transcript, the head of its log, and the sequence of the snapshot that the load began with, 0 without."""
+    if (kept := log.snapshot(job)) is not None:
+        transcript = kept.transcript()
+        try:
+            head = load(transcript, log.follow(job, kept.head))
+        except Defect:
+            pass  # The snapshot is not the log's, or the log is damaged: reading all of it says which.
+        else:
+            return transcript, kept.head if head == EMPTY_HEAD else head, kept.head.sequence
+    transcript = Transcript()
+    return transcript, load(transcript, log.read(job)), 0

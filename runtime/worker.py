@@ -21,7 +21,7 @@ from .job import Job
 from .model import Model
 from .patience import patiently
 from .segments import Segments
-from .writer import Sink
+from .writer import SNAPSHOT_EVENTS, Sink
 
 TRIES = 4
 
@@ -37,6 +37,7 @@ class Pace:
     """How often things happen, in milliseconds, and how many jobs are held at once.
 
     beside   whether appends run beside the next call; None: where that gains time
+    snapshot_events   events of a job after which its next snapshot is kept
     """
 
     lease_ms: int = 10_000
@@ -45,6 +46,7 @@ class Pace:
     idle_ms: int = 50
     lanes_max: int = 16
     beside: bool | None = None
+    snapshot_events: int = SNAPSHOT_EVENTS
 
 
 class Worker:
@@ -163,7 +165,14 @@ class Worker:
     def _engine(self, model: str) -> Engine:
         if model not in self._engines:
             self._engines[model] = Engine(
-                self._store, self._load(model), self._sink, self._form, self._pace.beside, self._segments, self._at
+                self._store,
+                self._load(model),
+                self._sink,
+                self._form,
+                self._pace.beside,
+                self._segments,
+                self._at,
+                self._pace.snapshot_events,
             )
         return self._engines[model]
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import NamedTuple
 
 from ..fsm.emission import Emission
-from ..fsm.errors import BrokenInvariant, LostTenure, Transient
+from ..fsm.errors import BrokenInvariant, LostTenure, Problem, Transient
 from ..fsm.points import Reached, unheard
-from ..fsm.ports import Append, Durable, EventLog
+from ..fsm.ports import Append, Durable, Log
+from ..fsm.snapshot import Keep, Snapshot
 from ..fsm.state import State
 from ..fsm.transition import Proposal
 from .job import Job
 from .patience import patiently
 
 APPEND_TRIES = 4
+SNAPSHOT_EVENTS = 3072
+"""Events between two snapshots of a job: about a thousand tokens, which load in a few milliseconds."""
 
 Sink = Callable[[str, Sequence[Emission], State], None]
 """Receives what a job has made visible, after it is durable; on the writer's thread or the crank's, never on both at
@@ -50,13 +54,17 @@ class Writer:
     of the one before: the crank sleeps while the interpreter is needed here, and computes while the disk is waited for.
     After a turn has failed as a whole no further one is taken: they would follow on what is not there.
 
-    outstanding  turns that were put and not waited for
+    snapshot_events  events of a job after which its next snapshot is kept
+    outstanding      turns that were put and not waited for
     """
 
-    def __init__(self, log: EventLog, sink: Sink | None, at: Reached = unheard) -> None:
+    def __init__(
+        self, log: Log, sink: Sink | None, at: Reached = unheard, snapshot_events: int = SNAPSHOT_EVENTS
+    ) -> None:
         self._log = log
         self._sink = sink
         self._at = at
+        self._snapshot_events = snapshot_events
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self._thread: Thread | None = None
@@ -140,15 +148,39 @@ class Writer:
             results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
         self._at("turn.durable")
         lost: list[LostTenure] = []
+        far: list[Job] = []
         for (job, proposal, _), result in zip(steps, results, strict=True):
             try:
                 job.settle(proposal, result)
                 self._publish(job, proposal.state)
+                if job.head.sequence - job.kept >= self._snapshot_events or (job.kept and job.ended):
+                    far.append(job)
             except LostTenure as loss:
                 job.lost = True
                 lost.append(loss)
         self._at("turn.published")
+        if far:
+            self._keep(far)
         return lost
+
+    def _keep(self, jobs: Sequence[Job]) -> None:
+        """Keep snapshots of jobs that are far from their last ones; of a job that has just ended none is of use.
+
+        Nothing depends on them: where the store fails, the next turn tries again, and its append says what is wrong.
+        """
+        batch = [
+            (job, Keep(job.claim.fence, job.kept, snapshot))
+            for job in jobs
+            if (snapshot := Snapshot.of(job.transcript, job.head)) is not None
+        ]
+        ended = [job.name for job in jobs if job.ended and job.kept]
+        with suppress(Problem):
+            if batch:
+                self._log.keep([keep for _, keep in batch])
+                for job, keep in batch:
+                    job.kept = keep.snapshot.head.sequence
+            if ended:
+                self._log.forget(ended)
 
     def _publish(self, job: Job, state: State) -> None:
         if self._sink is None or job.detached:

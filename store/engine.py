@@ -11,12 +11,13 @@ from .leases import DatabaseLeases
 from .memory_log import MemoryStore, still
 from .postgres_log import PostgresAppender
 from .schema import required
+from .snapshots import DatabaseSnapshots
 from .sqlite_log import SqliteAppender
 
 MEMORY = "memory://"
 
 
-class DatabaseStore(DatabaseLog, DatabaseLeases, DatabaseInbox):
+class DatabaseStore(DatabaseLog, DatabaseSnapshots, DatabaseLeases, DatabaseInbox):
     """A store over one database. Safe to use from several threads, and from any number of processes."""
 
     def __init__(self, database: Database) -> None:

@@ -68,16 +68,27 @@ class DatabaseLog:
         return self._appender([offer(append) for append in batch]) if batch else list
 
     def read(self, job: str, after: int = 0) -> Iterator[Record]:
+        tail, head = self._end(job)
         with self._database.single() as connection:
-            row = connection.execute(
-                select(jobs.c.tail, jobs.c.sequence, jobs.c.chain).where(jobs.c.job == job)
-            ).first()
-            if row is None:
-                raise UnknownJob(job)
-            # What the row leads to never changes, so a second statement sees the same log.
-            head = sound_head(job, Head(row.sequence, row.chain))
-            rows = walk(connection, row.tail, after) if after < head.sequence else []
+            rows = walk(connection, tail, after) if after < head.sequence else []
         return whole(job, rows, after, head)
+
+    def follow(self, job: str, head: Head) -> Iterator[Record]:
+        tail, end = self._end(job)
+        if head.sequence > end.sequence:
+            raise CorruptRecord(job, end.sequence, f"the log ends there, and does not reach event {head.sequence}")
+        with self._database.single() as connection:
+            rows = walk(connection, tail, head.sequence) if head != end else []
+        return whole(job, [row for row in rows if row.last > head.sequence], head.sequence, end, head)
+
+    def _end(self, job: str) -> tuple[int, Head]:
+        """The id of a job's newest append, and the head there. What they lead to never changes."""
+        query = select(jobs.c.tail, jobs.c.sequence, jobs.c.chain).where(jobs.c.job == job)
+        with self._database.single() as connection:
+            row = connection.execute(query).first()
+        if row is None:
+            raise UnknownJob(job)
+        return row.tail, sound_head(job, Head(row.sequence, row.chain))
 
     def row(self, job: str) -> JobRow:
         with self._database.lenient() as connection:
@@ -132,12 +143,14 @@ def holder(connection: Connection, job: str, idempotency_key: str | None) -> tup
     return None
 
 
-def whole(job: str, rows: list[Stored], after: int, head: Head) -> Iterator[Record]:
-    """Decode rows (see `chain.records`), and hold them to the head that the job's row claims."""
+def whole(job: str, rows: list[Stored], after: int, head: Head, before: Head | None = None) -> Iterator[Record]:
+    """Decode rows (see `chain.records`), which follow `before` if given, and hold them to the job's row, `head`."""
     if not rows and after < head.sequence:
         raise CorruptRecord(job, head.sequence, "the newest append is missing")
+    if not rows and before is not None and before != head:
+        raise CorruptRecord(job, head.sequence, "the job's row has another digest there")
     newest = None
-    for newest in records(job, rows, after):
+    for newest in records(job, rows, after, before):
         yield newest
     last = Head(newest.last, newest.chain) if newest is not None else Head(0, b"")
     if rows and last != head:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 
-from ..fsm.errors import UnknownJob
+from ..fsm.errors import CorruptRecord, UnknownJob
 from ..fsm.events import Event
 from ..fsm.ports import (
     EMPTY_HEAD,
@@ -24,6 +24,7 @@ from ..fsm.ports import (
     Outcome,
     Record,
 )
+from ..fsm.snapshot import Keep, Snapshot
 from ..fsm.states import Status
 from .admission import admission, attached
 from .chain import Stored, StoredLog, records
@@ -50,6 +51,7 @@ class _Job:
     log: list[Stored] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
+    snapshot: Snapshot | None = None
 
     @property
     def head(self) -> Head:
@@ -154,6 +156,15 @@ class MemoryStore:
             rows = held.log[index:]
         return records(job, rows, after, head)
 
+    def follow(self, job: str, head: Head) -> Iterator[Record]:
+        with self._lock:
+            held = self._held(job)
+            index, digest = held.place(head.sequence)
+            if digest != head.chain:
+                raise CorruptRecord(job, head.sequence, "the log has no append that ends there with this digest")
+            rows = held.log[index:]
+        return records(job, rows, head.sequence, head)
+
     def row(self, job: str) -> JobRow:
         with self._lock:
             return self._held(job).row()
@@ -177,6 +188,24 @@ class MemoryStore:
         if (held := self._jobs.get(job)) is None:
             raise UnknownJob(job)
         return held
+
+    # ---- snapshots ----
+
+    def keep(self, batch: Sequence[Keep]) -> None:
+        with self._lock:
+            for fence, _, snapshot in batch:
+                job = self._held(snapshot.state.spec.job)
+                if job.fence == fence:
+                    job.snapshot = snapshot
+
+    def snapshot(self, job: str) -> Snapshot | None:
+        with self._lock:
+            return self._held(job).snapshot
+
+    def forget(self, names: Sequence[str]) -> None:
+        with self._lock:
+            for job in names:
+                self._held(job).snapshot = None
 
     # ---- leases ----
 

@@ -98,3 +98,17 @@ inbox = Table(
 Index(
     "ix_inbox_unsettled", inbox.c.id, sqlite_where=inbox.c.outcome.is_(None), postgresql_where=inbox.c.outcome.is_(None)
 )
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("job_id", Id, ForeignKey("jobs.id"), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("chain", LargeBinary, nullable=False),  # the log's digest there
+    Column("output", BigInteger, nullable=False),
+    Column("ids", LargeBinary, nullable=False),
+    Column("link", LargeBinary, nullable=False),
+    Column("state", LargeBinary),
+)
+Index("ix_snapshots_job_id", snapshots.c.job_id, snapshots.c.sequence, unique=True)

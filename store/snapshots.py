@@ -1,0 +1,133 @@
+"""Logical snapshots in a database: rows that let a load begin where a job stood a while ago.
+
+A job's rows are a chain. Each adds the token ids since the one before it, so a token is written once; the newest few
+also hold the state there. A row's link is a digest of the link before it and of what it adds, a state is bound to the
+link of its row. What does not join is not used: a load then begins elsewhere, or at the log's start.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from msgpack import packb, unpackb
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.engine import Connection
+
+from ..fsm.errors import Problem
+from ..fsm.ports import Head
+from ..fsm.snapshot import Keep, Snapshot, plain, snapshot_of
+from ..fsm.spec import Spec
+from .chain import WRONG_TYPE
+from .database import Database
+from .tables import jobs
+from .tables import snapshots as table
+
+DOMAIN = b"decodelog.snapshot.v1"
+VERSION = 1
+_PLACE = struct.Struct(">QQ")
+_PROOF = 32
+STATES_KEPT = 2
+"""How many of a job's snapshots keep their state: should the newest be damaged, there is one before it."""
+
+
+class Row(NamedTuple):
+    """A snapshot as it is stored.
+
+    output   committed tokens there
+    ids      those since the row before it, four bytes each
+    link     digest of the link before and of all of these
+    state    the state there with its proof, while it is kept
+    """
+
+    sequence: int
+    chain: bytes
+    output: int
+    ids: bytes
+    link: bytes
+    state: bytes | None
+
+
+def origin(job: str) -> bytes:
+    """The link before a job's first row."""
+    return sha256(DOMAIN + job.encode()).digest()
+
+
+def link_of(before: bytes, sequence: int, chain: bytes, output: int, ids: bytes) -> bytes:
+    return sha256(b"".join((before, _PLACE.pack(sequence, output), chain, ids))).digest()
+
+
+def row_of(snapshot: Snapshot, before: int, link: bytes) -> Row:
+    """The row of a snapshot after one of `before` tokens, whose link is `link`."""
+    (sequence, chain), output, fresh = snapshot.head, len(snapshot.token_ids), snapshot.token_ids[before:]
+    ids = struct.pack(f"<{len(fresh)}I", *fresh)
+    link = link_of(link, sequence, chain, output, ids)
+    body: bytes = packb((VERSION, snapshot.state.spec.envelope.canonical_bytes(), plain(snapshot)))
+    return Row(sequence, chain, output, ids, link, sha256(link + body).digest() + body)
+
+
+def newest_of(job: str, rows: Iterable[Row]) -> Snapshot | None:
+    """The newest snapshot that these rows, oldest first, hold whole; None where there is none."""
+    link, ids, found = origin(job), list[int](), None
+    try:
+        for row in rows:
+            link = link_of(link, *row[:4])
+            if link != row.link:
+                break
+            ids += struct.unpack(f"<{len(row.ids) // 4}I", row.ids)
+            if row.state is not None:
+                found = _read(job, row, ids) or found
+    except WRONG_TYPE:
+        pass  # a row that is none: what came before it stands
+    return found
+
+
+def _read(job: str, row: Row, ids: Sequence[int]) -> Snapshot | None:
+    """The snapshot of a row; None where its state is not what was written there, or is of another release."""
+    if row.state is None or sha256(row.link + row.state[_PROOF:]).digest() != row.state[:_PROOF]:
+        return None
+    try:
+        version, envelope, fields = unpackb(row.state[_PROOF:], use_list=False)
+        return snapshot_of(Spec.seal(job, envelope), Head(*row[:2]), ids, fields) if version == VERSION else None
+    except (*WRONG_TYPE, LookupError, Problem):
+        return None
+
+
+class DatabaseSnapshots:
+    """Snapshots over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def keep(self, batch: Sequence[Keep]) -> None:
+        with self._database.transaction("snapshot") as connection:
+            for fence, after, snapshot in batch:
+                query = select(jobs.c.id).where(jobs.c.job == snapshot.state.spec.job, jobs.c.fence == fence)
+                job_id = connection.scalar(query.with_for_update())
+                if job_id is not None:  # else whoever was replaced is late
+                    self._add(connection, job_id, after, snapshot)
+
+    def _add(self, connection: Connection, job_id: int, after: int, snapshot: Snapshot) -> None:
+        mine = table.c.job_id == job_id
+        last = connection.execute(select(table.c.link, table.c.output).where(mine, table.c.sequence == after)).first()
+        link, before = (origin(snapshot.state.spec.job), 0) if last is None else (last.link, last.output)
+        # What lies beyond the row that this tenure went on from was not of use to it.
+        connection.execute(delete(table).where(mine, table.c.sequence > (0 if last is None else after)))
+        connection.execute(insert(table).values(job_id=job_id, **row_of(snapshot, before, link)._asdict()))
+        past = select(table.c.id).where(mine, table.c.state.is_not(None)).order_by(table.c.sequence.desc())
+        connection.execute(
+            update(table).where(table.c.id.in_(past.offset(STATES_KEPT).limit(STATES_KEPT))).values(state=None)
+        )
+
+    def snapshot(self, job: str) -> Snapshot | None:
+        columns = [table.c[name] for name in Row._fields]
+        query = select(*columns).join_from(table, jobs, table.c.job_id == jobs.c.id).where(jobs.c.job == job)
+        with self._database.single() as connection:
+            return newest_of(job, [Row._make(row) for row in connection.execute(query.order_by(table.c.sequence))])
+
+    def forget(self, names: Sequence[str]) -> None:
+        ids = select(jobs.c.id).where(jobs.c.job.in_(names))
+        with self._database.transaction("snapshot") as connection:
+            connection.execute(delete(table).where(table.c.job_id.in_(ids)))

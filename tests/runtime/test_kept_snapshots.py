@@ -1,0 +1,197 @@
+"""Snapshots that running jobs keep in the store: a load that begins at one finds what a load of the whole log does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from cranks import admit, claim, engine, finish, model, result, turn
+from sqlalchemy import func, select, text, update
+
+from decodelog.fsm.emission import Emission
+from decodelog.fsm.errors import CorruptRecord
+from decodelog.fsm.load import load
+from decodelog.fsm.ports import Head
+from decodelog.fsm.snapshot import Keep, Snapshot
+from decodelog.fsm.state import State
+from decodelog.fsm.transcript import Transcript
+from decodelog.runtime.job import Job
+from decodelog.store.database import connected
+from decodelog.store.engine import open_store
+from decodelog.store.snapshots import STATES_KEPT
+from decodelog.store.tables import snapshots
+
+pytestmark = pytest.mark.contract("RES-2", "RES-4")
+
+TEXT = "A long text of many words, so that there is something to keep."
+EVERY = 12  # events: four tokens
+
+
+def loaded(job: Job) -> tuple[object, ...]:
+    """Everything of a loaded job that later turns depend on."""
+    transcript = job.transcript
+    return (
+        job.head,
+        job.state,
+        job.token,
+        transcript.token_ids,
+        transcript.rebuilt,
+        transcript.parent,
+        transcript.echoed,
+    )
+
+
+def without_snapshots(store, job: str) -> Transcript:
+    transcript = Transcript()
+    load(transcript, store.read(job))
+    return transcript
+
+
+def begun(store, turns: int = 14, **draft) -> str:
+    """A job that has made so many turns, with snapshots, and whose worker is gone."""
+    of = model(TEXT)
+    job = admit(store, of, max_new_tokens=60, **draft)
+    turn(engine(store, of, job, snapshot_events=EVERY), turns)
+    return job
+
+
+@pytest.mark.parametrize(
+    "draft", [{}, {"temperature": 1.0, "seed": 3}, {"repetition_penalty": 1.2}, {"echo_prompt": True}]
+)
+def test_a_load_begins_at_the_newest_snapshot_and_finds_the_same(store, draft):
+    job = begun(store, **draft)
+    kept = store.snapshot(job)
+    assert kept is not None
+    assert kept.head.sequence >= store.row(job).head.sequence - EVERY
+    again = claim(store, job, dead=tuple(store.owners()))
+    assert again.kept == kept.head.sequence
+    whole = without_snapshots(store, job)
+    assert (again.state, again.transcript.token_ids) == (whole.state, whole.token_ids)
+    assert (again.transcript.sequence, again.transcript.rebuilt) == (whole.sequence, whole.rebuilt)
+    store.forget([job])
+    assert loaded(claim(store, job, dead=tuple(store.owners()))) == (
+        again.head, *loaded(again)[1:],
+    )  # fmt: skip
+
+
+def test_a_job_that_is_taken_over_at_each_snapshot_ends_like_one_that_never_was(store):
+    of = model(TEXT)
+    shown: list[str] = []
+
+    def show(_: str, emissions: Sequence[Emission], state: State) -> None:
+        shown.extend(emission.text for emission in emissions)
+
+    undisturbed = admit(store, of, max_new_tokens=60)
+    finish(engine(store, of, undisturbed))
+    job = admit(store, of, max_new_tokens=60)
+    while store.row(job).finish is None:
+        made = engine(
+            store,
+            of,
+            job,
+            snapshot_events=EVERY,
+            sink=lambda _, emissions, state: shown.extend(e.text for e in emissions),
+        )
+        turn(made, 5)
+    one, other = result(store, undisturbed), result(store, job)
+    assert other["usage"]["attempts"] > 5
+    for name in ("text", "token_ids", "finish_reason", "tokens"):
+        assert one[name] == other[name]
+    assert "".join(shown) == other["text"]
+    assert store.snapshot(job) is None, "an ended job needs none"
+
+
+def test_a_tenure_that_was_replaced_keeps_no_snapshot(store):
+    job = begun(store)
+    before = store.snapshot(job)
+    late = claim(store, job, dead=tuple(store.owners()))
+    claim(store, job, "other", dead=tuple(store.owners()))
+    snapshot = Snapshot.of(late.transcript, late.head)
+    assert snapshot is not None
+    store.keep([Keep(late.claim.fence, late.kept, snapshot)])
+    assert store.snapshot(job) == before
+    store.keep([Keep(late.claim.fence + 1, late.kept, snapshot)])
+    assert store.snapshot(job) == snapshot
+
+
+def test_reading_on_from_a_head_gives_the_rest_and_no_other_head_is_taken(store):
+    job = begun(store)
+    records = list(store.read(job))
+    for place, record in enumerate(records):
+        assert list(store.follow(job, Head(record.last, record.chain))) == records[place + 1 :]
+        with pytest.raises(CorruptRecord):
+            list(store.follow(job, Head(record.last, bytes(32))))
+    end = records[-1]
+    with pytest.raises(CorruptRecord):
+        list(store.follow(job, Head(end.last + 1, end.chain)))
+
+
+@pytest.fixture
+def database(database_url):
+    opened = open_store(database_url)
+    yield opened
+    opened.close()
+
+
+def rows(url: str) -> list:
+    with connected(url) as database, database.single() as connection:
+        return list(connection.execute(select(snapshots).order_by(snapshots.c.sequence)))
+
+
+def test_a_token_is_written_once_and_only_the_newest_states_are_kept(database, database_url):
+    job = begun(database, turns=40)
+    held = rows(database_url)
+    assert len(held) > 4
+    assert [row.state is not None for row in held[-STATES_KEPT - 1 :]] == [False, *[True] * STATES_KEPT]
+    assert not any(row.state for row in held[:-STATES_KEPT])
+    assert sum(len(row.ids) for row in held) == 4 * held[-1].output == 4 * len(database.snapshot(job).token_ids)
+
+
+@pytest.mark.parametrize("column", ["sequence", "chain", "output", "ids", "link", "state"])
+def test_what_is_damaged_is_not_used_and_the_job_ends_the_same(database, database_url, column):
+    of = model(TEXT)
+    undisturbed = admit(database, of, max_new_tokens=60)
+    finish(engine(database, of, undisturbed))
+    job = begun(database)
+    newest = rows(database_url)[-1]
+    value = getattr(newest, column)
+    changed = value + 1 if isinstance(value, int) else bytes([value[0] ^ 1]) + value[1:]
+    with connected(database_url) as opened, opened.transaction() as connection:
+        connection.execute(update(snapshots).where(snapshots.c.id == newest.id).values({column: changed}))
+    kept = database.snapshot(job)
+    assert kept is None or kept.head.sequence < newest.sequence
+    made = engine(database, of, job, snapshot_events=EVERY)
+    turn(made, 6)
+    assert database.snapshot(job).head.sequence > newest.sequence, "a new one follows on the last that was whole"
+    finish(made)
+    assert result(database, job)["text"] == result(database, undisturbed)["text"]
+
+
+def test_one_that_is_whole_and_not_of_this_log_is_not_used(database, database_url):
+    """A log that was put back from an older copy, beside snapshots that were not."""
+    job = begun(database)
+    kept = database.snapshot(job)
+    fence = database.row(job).fence
+    for head in (Head(kept.head.sequence, bytes(32)), Head(10**6, kept.head.chain)):
+        database.keep([Keep(fence, 0, kept._replace(head=head))])
+        assert database.snapshot(job).head == head
+        again = claim(database, job, dead=tuple(database.owners()))
+        fence = again.claim.fence
+        assert again.kept == 0
+        assert again.state == without_snapshots(database, job).state
+
+
+def test_a_store_that_fails_to_keep_them_costs_nothing(database, database_url):
+    """Snapshots are no part of what a job promises."""
+    if not database_url.startswith("sqlite"):
+        pytest.skip("one kind of database is enough to refuse")
+    of = model(TEXT)
+    job = admit(database, of, max_new_tokens=60)
+    made = engine(database, of, job, snapshot_events=EVERY)
+    refuse = "CREATE TRIGGER refuse BEFORE INSERT ON snapshots BEGIN SELECT RAISE(ABORT, 'no'); END"
+    with connected(database_url) as opened, opened.transaction() as connection:
+        connection.execute(text(refuse))
+    finish(made)
+    assert result(database, job)["finish_reason"] == "length"
+    with connected(database_url) as opened, opened.single() as connection:
+        assert connection.scalar(select(func.count()).select_from(snapshots)) == 0

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from .errors import Problem
 from .events import AttemptStarted, DecisionMade, Event, OutputCommitted, RequestAdmitted, RequestClosed
-from .ports import EMPTY_HEAD, JobRow, Record
+from .ports import EMPTY_HEAD, Head, JobRow, Record
 from .receipt import Receipt
 from .rng import unit_draw
+from .snapshot import Snapshot
 from .state import State
 from .transcript import Transcript
 
@@ -24,7 +25,7 @@ class Fault(NamedTuple):
 
     sequence   the first event concerned
     kind       of the rows: "gap", "duplicate", "chain", "fence", "payload", "head" or "listing"; of the events: one of
-               these, "job", "key", "draw" or an error's code; of an exported file: "container"
+               these, "job", "key", "draw", "snapshot" or an error's code; of an exported file: "container"
     """
 
     job: str
@@ -42,8 +43,11 @@ class Audited(NamedTuple):
     chain: bytes = EMPTY_HEAD.chain
 
 
-def replay(job: str, records: Iterable[Record]) -> Audited:
-    """Fold every record; stop at the first fault, since nothing after it can be trusted."""
+def replay(job: str, records: Iterable[Record], snapshot: Snapshot | None = None) -> Audited:
+    """Fold every record; stop at the first fault, since nothing after it can be trusted.
+
+    snapshot   one of this job: it must be what the replay finds at its place
+    """
     transcript = Transcript()
     fence, chain = 0, EMPTY_HEAD.chain
     try:
@@ -60,10 +64,16 @@ def replay(job: str, records: Iterable[Record]) -> Audited:
                 transcript.take(event)
             if detail := _untenured(transcript.state, record):
                 return Audited(record.first - 1, transcript.state, [Fault(job, record.first, "fence", detail)])
+            if snapshot is not None and record.last >= snapshot.head.sequence:
+                if Snapshot.of(transcript, Head(record.last, chain)) != snapshot:
+                    return _faulty(job, transcript, "snapshot", "the snapshot there is not what the log leads to")
+                snapshot = None
     except Problem as problem:
         return _faulty(job, transcript, problem.code, str(problem))
     if transcript.state is None:
         return _faulty(job, transcript, "gap", "the log has no events")
+    if snapshot is not None:
+        return _faulty(job, transcript, "snapshot", f"a snapshot is of event {snapshot.head.sequence}, beyond the log")
     return Audited(transcript.sequence, transcript.state, [], chain)
 
 

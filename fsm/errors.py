@@ -604,9 +604,39 @@ class UnreadableInput(Rejected):
 @dataclass(eq=False)
 class NotAnExport(Rejected):
     code = "not_an_export"
-    says = "{path} cannot be verified: {reason}; name a file that `decodelog export` wrote"
+    says = "{path} cannot be read: {reason}; name a file that `decodelog export` or `decodelog snapshot` wrote"
     path: str
     reason: str
+
+
+@dataclass(eq=False)
+class BrokenSnapshot(Rejected):
+    """A file that is to be restored is not what was written, or what it says of a job does not hold together."""
+
+    code = "broken_snapshot"
+    says = "the snapshot of job {job} is damaged: {reason}; nothing was restored, take another copy of the file"
+    job: str
+    reason: str
+
+
+@dataclass(eq=False)
+class RestoreConflict(Rejected):
+    """The database has the job already, and its log is not the one that is to be restored."""
+
+    code = "restore_conflict"
+    says = "job {job} is there already and is not the one in the file: {reason}; restore it into another database"
+    job: str
+    reason: str
+
+
+@dataclass(eq=False)
+class JobBusy(Transient):
+    """A worker holds the job, and what was asked for needs it for itself."""
+
+    code = "job_busy"
+    says = "job {job} is being worked on by {owner}; try again when it has ended, or stop that worker first"
+    job: str
+    owner: str
 
 
 @dataclass(eq=False)

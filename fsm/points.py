@@ -26,6 +26,7 @@ OPERATIONS: Final = {
     "release": "a worker gives its jobs back",
     "post": "a command is put into the inbox",
     "snapshot": "snapshots of jobs are kept, or those of ended jobs removed",
+    "restore": "logs from a file are brought back",
     "answer": "a command is settled with what became of it",
 }
 """The store's transactions."""

@@ -7,7 +7,9 @@ nothing is due, after an ordinary commit: every other field of the state is then
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 from .events import Parent
@@ -18,6 +20,7 @@ from .output.json_value import Scan
 from .output.standing import Standing
 from .output.structure import Structure
 from .ports import Head
+from .receipt import Receipt
 from .spec import Spec
 from .state import State, Tenure
 from .states import Status, Suffix
@@ -80,6 +83,19 @@ def plain(snapshot: Snapshot) -> Plain:
     sought = None if structure is None else (structure.standing, [_detection(each) for each in structure.detections])
     place = tuple(tenure), (*frontier[:-1], frontier.suffix.value), tuple(horizon)
     return (*place, last_receipt, delta, sought, snapshot.rebuilt, snapshot.echoed, snapshot.parent)
+
+
+def facts_of(state: State) -> Plain:
+    """Every field of any state but its spec, as numbers, bytes, text and tuples: equal for equal states only."""
+    return tuple([_plain(value) for value in state[1:]])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Receipt):
+        return tuple([_plain(getattr(value, each.name)) for each in dataclasses.fields(value)])
+    return tuple([_plain(each) for each in value]) if isinstance(value, tuple) else value
 
 
 def snapshot_of(spec: Spec, head: Head, token_ids: Sequence[int], fields: Plain) -> Snapshot:

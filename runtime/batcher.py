@@ -38,15 +38,22 @@ class Batcher:
     form      how lost lanes come back: "prefill" is one call over the processed prefix; "reexecute" repeats the calls
               that made them, by the log, and is bit-exact on one stack at the price of one call a token
     segments  where rows are kept, if they are; those come first, and only what they lack is computed
+    spare     rows of each lane beyond those that its job can need
     """
 
     def __init__(
-        self, model: Model, form: str = "prefill", segments: Segments | None = None, at: Reached = unheard
+        self,
+        model: Model,
+        form: str = "prefill",
+        segments: Segments | None = None,
+        at: Reached = unheard,
+        spare: int = 0,
     ) -> None:
         self._model = model
         self._at = at
         self._form = form
         self._segments = segments
+        self._spare = spare
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
 
     def call(self, jobs: Iterable[Job]) -> list[Called]:
@@ -109,7 +116,7 @@ class Batcher:
         first = jobs[0]
         processed = first.state.frontier.processed
         if first.lane is None:
-            first.lane = session.open(first.name, first.state.spec.rows)
+            first.lane = session.open(first.name, first.state.spec.rows + self._spare)
             if processed:
                 return [self._rebuild(session, first)]
         watched = self._watched(first)  # a prefill has no mates

@@ -55,10 +55,15 @@ class Job:
     def load(cls, log: Log, claim: Claim) -> Job:
         """Load the job from its newest snapshot, if that is of use, and its log from there on."""
         transcript, head, kept = _stand(log, claim.job)
-        if transcript.state is None:
-            raise BrokenInvariant(clause="LOG-1", reason=f"job {claim.job} has no events")
         if head != claim.head:
             raise BrokenInvariant(clause="LOG-3", reason=f"job {claim.job} ends at {head}, its row says {claim.head}")
+        return cls.at(claim, head, transcript, kept)
+
+    @classmethod
+    def at(cls, claim: Claim, head: Head, transcript: Transcript, kept: int = 0) -> Job:
+        """The job of a transcript that has come to the log's `head`."""
+        if transcript.state is None:
+            raise BrokenInvariant(clause="LOG-1", reason=f"job {claim.job} has no events")
         transcript.hand_over()  # what came before is the log's to show
         spec, tokens = transcript.state.spec, transcript.token_ids
         plan = plan_of(spec)

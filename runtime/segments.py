@@ -53,12 +53,20 @@ class Segments:
     """The segments of all jobs of one worker, in a folder for each under `directory`.
 
     every    tokens after which a job's new rows are written
+    reading  nothing is written or removed: somebody else keeps these
     say      hears once, on the writer's thread, that rows cannot be written: jobs go on without
     fault    why they could not, if so
     """
 
-    def __init__(self, directory: Path, every: int = EVERY, say: Callable[[OSError], object] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        every: int = EVERY,
+        say: Callable[[OSError], object] | None = None,
+        reading: bool = False,
+    ) -> None:
         self._directory = directory
+        self._reading = reading
         self._every = every
         self._kept: dict[str, int] = {}  # rows that were handed to the writer or read back
         self._links: dict[str, bytes] = {}  # of the newest segment, the writer's
@@ -71,7 +79,12 @@ class Segments:
         """Keep the job's rows since the last segment, where they are at least so many (`every`)."""
         lane = job.lane
         start = self._kept.get(job.name, 0)
-        if lane is None or lane.length - start < (self._every if least is None else least) or self.fault is not None:
+        if (
+            self._reading
+            or lane is None
+            or lane.length - start < (self._every if least is None else least)
+            or self.fault is not None
+        ):
             return
         self._waiting = [each for each in self._waiting if not each.done()]
         if len(self._waiting) >= WAITING_MAX and least is None:
@@ -94,19 +107,22 @@ class Segments:
             for segment, rows in zip(chain, readers.map(_read, chain), strict=True):
                 if rows is None:
                     break
-                found = _link(link, segment.start, tokens[segment.start : segment.stop], rows[1])
+                found = link_of(link, segment.start, tokens[segment.start : segment.stop], rows[1])
                 if found != segment.link:
                     break
                 link, at = found, segment.stop
                 parts.append(rows[0])
         session.restore(lane, parts)
         self._kept[job.name], self._links[job.name] = at, link
-        self._writer.submit(self._prune, self._folder(job), {segment.path for segment in chain[: len(parts)]})
+        if not self._reading:
+            self._writer.submit(self._prune, self._folder(job), {segment.path for segment in chain[: len(parts)]})
         return at
 
     def forget(self, job: Job) -> None:
         """The job has ended, or its rows are others: remove what was kept of it."""
         self._kept.pop(job.name, None)
+        if self._reading:
+            return
         self._writer.submit(self._remove, job.name, self._folder(job))
 
     def close(self) -> None:
@@ -116,8 +132,8 @@ class Segments:
     # ---- on the writer's thread ------------------------------------------------------------------------------------
 
     def _write(self, name: str, folder: Path, origin: bytes, start: int, ids: Sequence[int], rows: Tensor) -> None:
-        link = _link(self._links.get(name, origin), start, ids, _digest(rows))
-        path = folder / f"{start:08d}-{start + len(ids):08d}-{link.hex()}.safetensors"
+        link = link_of(self._links.get(name, origin), start, ids, digest_of(rows))
+        path = folder / file_name(start, start + len(ids), link)
         part = path.with_suffix(f".{os.getpid()}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +163,7 @@ class Segments:
         return self._directory / job.state.spec.binding.hex()
 
     def _origin(self, job: Job, session: Session) -> bytes:
-        return sha256(DOMAIN + job.state.spec.binding + str(session.arena.abi).encode()).digest()
+        return origin(job.state.spec.binding, str(session.arena.abi))
 
     def _chain(self, folder: Path, most: int) -> Iterator[Segment]:
         """The files that follow on one another by their names, from row 0; of several beginnings the longest file."""
@@ -160,6 +176,15 @@ class Segments:
             at = longest.stop
 
 
+def origin(binding: bytes, abi: str) -> bytes:
+    """The link before a job's first segment."""
+    return sha256(DOMAIN + binding + abi.encode()).digest()
+
+
+def file_name(start: int, stop: int, link: bytes) -> str:
+    return f"{start:08d}-{stop:08d}-{link.hex()}.safetensors"
+
+
 def _ids(job: Job, start: int, stop: int) -> list[int]:
     """The token ids of rows [start, stop); the newest may not be durable yet."""
     prompt, output = job.state.spec.prompt, job.transcript.token_ids
@@ -168,11 +193,12 @@ def _ids(job: Job, start: int, stop: int) -> list[int]:
     return ids if len(ids) == stop - start or job.token is None else [*ids, job.token]
 
 
-def _link(before: bytes, start: int, ids: Sequence[int], rows: bytes) -> bytes:
+def link_of(before: bytes, start: int, ids: Sequence[int], rows: bytes) -> bytes:
+    """The link of a segment: `ids` are the tokens of its rows, `rows` is the digest of these."""
     return sha256(b"".join((before, _SPAN.pack(start, len(ids)), struct.pack(f"<{len(ids)}I", *ids), rows))).digest()
 
 
-def _digest(rows: Tensor) -> bytes:
+def digest_of(rows: Tensor) -> bytes:
     return sha256(rows.view(uint8).numpy().data).digest()
 
 
@@ -186,6 +212,6 @@ def _read(segment: Segment) -> tuple[Tensor, bytes] | None:
             mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)  # for as long as the tensor lives
         # The only tensor begins behind the header, whose size the file begins with.
         rows = torch.frombuffer(mapped, dtype=dtype, offset=8 + int.from_bytes(mapped[:8], "little")).view(shape)
-        return rows, _digest(rows)
+        return rows, digest_of(rows)
     except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
         return None

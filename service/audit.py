@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from ..fsm.audit import Audited, Fault, compare, replay
 from ..fsm.errors import NotAnExport
 from ..fsm.ports import JobRow, Record
+from ..fsm.snapshot import Snapshot
 from ..store.audit import ShowsRows, audit_rows
 from ..store.bundle import Bundle
 from ..store.frames import begins
@@ -25,6 +26,12 @@ class AuditedLog(ShowsRows, Protocol):
 
     def rows(self) -> list[JobRow]:
         """As in `EventLog`."""
+
+    def snapshot(self, job: str) -> Snapshot | None:
+        """As in `Snapshots`."""
+
+    def snapshot_damage(self, job: str) -> str:
+        """What is wrong with the job's snapshots by themselves, empty where nothing is."""
 
 
 class Report(NamedTuple):
@@ -89,8 +96,11 @@ def verify(path: Path) -> Report:
 
 def _replayed(log: AuditedLog, job: str) -> Audited:
     """Replay one job, and compare it with its listing where no append came between the two readings."""
-    row = log.row(job)
-    audited = replay(job, log.read(job))
+    row, snapshot = log.row(job), log.snapshot(job)  # the log is read last: it goes beyond both
+    audited = replay(job, log.read(job), snapshot)
     # A listing that is behind its log at rest fails in `read`.
     settled = audited.events == row.head.sequence
-    return audited._replace(faults=compare(row, audited)) if settled and not audited.faults else audited
+    faults = compare(row, audited) if settled and not audited.faults else audited.faults
+    damage = log.snapshot_damage(job)
+    damaged = [Fault(job, audited.events, "snapshot", damage)] if damage else []
+    return audited._replace(faults=faults + damaged)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from ..fsm.errors import UnwritableOutput
 from ..store.audit import ShowsRows
@@ -17,15 +18,22 @@ from ..store.chain import StoredLog
 def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool = False) -> Written:
     """Write a bundle of these jobs' logs, or of all, each as it stands at one read of it.
 
-    It is written beside `out`, synced, and moved there; `force` replaces what is there. Errors: UnknownJob,
-    UnwritableOutput, and those of the store.
+    Errors: UnknownJob, UnwritableOutput, and those of the store.
+    """
+    return write_whole(out, force, lambda file: write(file, _logs(store, jobs)))
+
+
+def write_whole(out: Path, force: bool, write_to: Callable[[BinaryIO], Written]) -> Written:
+    """Have a file written beside `out`, sync it, and move it there; `force` replaces what is there.
+
+    Errors: UnwritableOutput, and what `write_to` raises, which leaves nothing.
     """
     new = out.parent / f".export-{secrets.token_hex(4)}.new"
     try:
         if out.exists() and not force:
             raise FileExistsError
         with new.open("xb") as file:
-            written = write(file, _logs(store, jobs))
+            written = write_to(file)
             file.flush()
             os.fsync(file.fileno())
         if force:

@@ -1,8 +1,9 @@
 """A bundle: logs in one file, to be proven without a database.
 
 Frames (see `frames`) in this order: for each job one with what its row says, then one for each of its appends as it is
-stored; at the end the manifest, every job's name and how many appends it has. Bodies are msgpack. Nothing in it says
-when, where or by whom it was written, so two bundles of the same logs are the same bytes.
+stored; in a snapshot of a job one more with where the job stands, then its cache's rows; at the end the manifest, every
+job's name and how many appends it has. Bodies are msgpack. Nothing in it says when, where or by whom it was written, so
+two bundles of the same logs are the same bytes.
 """
 
 from __future__ import annotations
@@ -21,12 +22,34 @@ from ..fsm.states import Status
 from .chain import Stored, StoredLog, records
 from .frames import LOST, Frame, FrameWriter, frames, linked
 
-JOB, APPEND, MANIFEST = 1, 2, 3
+JOB, APPEND, MANIFEST, SNAPSHOT, ROWS = 1, 2, 3, 4, 5
 KIND = "container"
 """The kind of a fault of the file, whatever the logs in it say."""
 
 _PARTS = {JOB: "the job's frame", APPEND: "the append's frame", MANIFEST: "the manifest", LOST: "the frame"}
+_PARTS |= {SNAPSHOT: "the snapshot's frame", ROWS: "the frame of a cache's rows"}
 _FACTS = (str, str, str, str | NoneType, int, int, int)
+
+
+class Standing(NamedTuple):
+    """What a snapshot says beside the job's log.
+
+    form    "pending-suffix", or "repaired" where the suffix was processed first
+    key     the idempotency key that the job was submitted under, if any
+    facts   every field of the state that the log leads to (see `fsm.snapshot.facts_of`)
+    abi     of the cache, in words; empty where there are no rows
+    rows    processed tokens that the lanes hold
+    """
+
+    form: str
+    key: str | None
+    facts: Any
+    abi: str
+    rows: int
+
+
+RowsOf = tuple[int, int, bytes, bytes]
+"""Rows [start, stop) of a cache: these two, their link, and a safetensors file (see `runtime.lanes.Part`)."""
 
 
 class Written(NamedTuple):
@@ -37,8 +60,13 @@ class Written(NamedTuple):
     digest: str
 
 
-def write(file: BinaryIO, logs: Iterable[StoredLog]) -> Written:
-    """Write a bundle of these logs as they come, damaged or not; one append at a time is in memory."""
+def write(
+    file: BinaryIO, logs: Iterable[StoredLog], standing: Standing | None = None, parts: Iterable[RowsOf] = ()
+) -> Written:
+    """Write a bundle of these logs as they come, damaged or not; one append at a time is in memory.
+
+    standing, parts   what a snapshot says of the one log that it is of
+    """
     writer = FrameWriter(file)
     manifest: list[tuple[str, int]] = []
     for log in logs:
@@ -48,6 +76,10 @@ def write(file: BinaryIO, logs: Iterable[StoredLog]) -> Written:
             writer.write(APPEND, _pack(row))
             appends += 1
         manifest.append((log.job, appends))
+    if standing is not None:
+        writer.write(SNAPSHOT, _pack(standing))
+        for part in parts:
+            writer.write(ROWS, _pack(part))
     writer.write(MANIFEST, _pack(manifest))
     return Written(len(manifest), sum(appends for _, appends in manifest), writer.digest.hex())
 
@@ -68,6 +100,7 @@ class Bundle:
         survey.end(file.seek(0, 2))
         self.faults, self._logs = survey.faults, survey.logs
         self.digest = "" if survey.faults else survey.digest
+        self._standing = survey.standing
         # A name that stands there twice is a fault; it is the first one that is read.
         self._named = {log.job: (log, place) for log, place in reversed(survey.logs)}
 
@@ -88,6 +121,24 @@ class Bundle:
     def read(self, job: str) -> Iterator[Record]:
         return records(job, self._appends(self._find(job)[1]), 0)
 
+    def snapshot(self, job: str) -> None:
+        """A bundle has none to begin a load with."""
+
+    @property
+    def standing(self) -> Standing | None:
+        """What the file says of its one job, where it is a snapshot."""
+        return self._standing[0] if self._standing else None
+
+    def parts(self) -> Iterator[RowsOf]:
+        """The rows of its job's cache, one part at a time, in a file without fault."""
+        if self._standing is not None:
+            after = islice(frames(self._file, self._standing[1]), 1, None)
+            yield from (_unpack(frame.body) for frame in takewhile(lambda frame: frame.kind == ROWS, after))
+
+    def snapshot_damage(self, job: str) -> str:
+        """What is wrong with the job's snapshots by themselves: nothing."""
+        return ""
+
     def _find(self, job: str) -> tuple[StoredLog, int]:
         if job not in self._named:
             raise UnknownJob(job)
@@ -107,6 +158,7 @@ class _Survey:
         self.faults: list[Fault] = []
         self.logs: list[tuple[StoredLog, int]] = []
         self.digest = ""
+        self.standing: tuple[Standing, int] | None = None
         self._job, self._sequence = "", 0
         self._found: list[tuple[str, int]] = []
         self._ended = False
@@ -126,6 +178,8 @@ class _Survey:
             self._blame(frame, "it cannot be read")
         if frame.kind == APPEND:
             self._count(read)
+        elif frame.kind == SNAPSHOT and read is not None and self.standing is None:
+            self.standing = read, frame.offset
         elif frame.kind == MANIFEST:
             self.digest = frame.mark.hex()
             self._compare(read)
@@ -233,4 +287,20 @@ def _manifest(body: bytes) -> list[tuple[str, int]] | None:
     return list(value) if sound else None
 
 
-_READ: dict[int, Callable[[bytes], Any]] = {JOB: _log, APPEND: _row, MANIFEST: _manifest}
+def _stands(body: bytes) -> Standing | None:
+    value = _unpack(body)
+    return Standing(*value) if _fields(value, str, str | NoneType, tuple, str, int) else None
+
+
+def _rows(body: bytes) -> RowsOf | None:
+    value = _unpack(body)
+    return value if _fields(value, int, int, bytes, bytes) else None
+
+
+_READ: dict[int, Callable[[bytes], Any]] = {
+    JOB: _log,
+    APPEND: _row,
+    MANIFEST: _manifest,
+    SNAPSHOT: _stands,
+    ROWS: _rows,
+}

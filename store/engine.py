@@ -10,6 +10,7 @@ from .inbox import DatabaseInbox
 from .leases import DatabaseLeases
 from .memory_log import MemoryStore, still
 from .postgres_log import PostgresAppender
+from .restore import DatabaseRestore
 from .schema import required
 from .snapshots import DatabaseSnapshots
 from .sqlite_log import SqliteAppender
@@ -17,7 +18,7 @@ from .sqlite_log import SqliteAppender
 MEMORY = "memory://"
 
 
-class DatabaseStore(DatabaseLog, DatabaseSnapshots, DatabaseLeases, DatabaseInbox):
+class DatabaseStore(DatabaseLog, DatabaseSnapshots, DatabaseRestore, DatabaseLeases, DatabaseInbox):
     """A store over one database. Safe to use from several threads, and from any number of processes."""
 
     def __init__(self, database: Database) -> None:

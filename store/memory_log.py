@@ -202,6 +202,10 @@ class MemoryStore:
         with self._lock:
             return self._held(job).snapshot
 
+    def snapshot_damage(self, job: str) -> str:
+        """What is wrong with the job's snapshots by themselves: nothing."""
+        return ""
+
     def forget(self, names: Sequence[str]) -> None:
         with self._lock:
             for job in names:

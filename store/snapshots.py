@@ -68,20 +68,29 @@ def row_of(snapshot: Snapshot, before: int, link: bytes) -> Row:
     return Row(sequence, chain, output, ids, link, sha256(link + body).digest() + body)
 
 
-def newest_of(job: str, rows: Iterable[Row]) -> Snapshot | None:
-    """The newest snapshot that these rows, oldest first, hold whole; None where there is none."""
-    link, ids, found = origin(job), list[int](), None
-    try:
-        for row in rows:
+class Kept(NamedTuple):
+    """What a job's rows hold: the newest snapshot that is whole, and why another is not, if one is not."""
+
+    snapshot: Snapshot | None
+    damage: str = ""
+
+
+def kept_in(job: str, rows: Iterable[Row]) -> Kept:
+    """What these rows, oldest first, hold."""
+    link, ids, found, damage = origin(job), list[int](), None, ""
+    for row in rows:
+        try:
             link = link_of(link, *row[:4])
             if link != row.link:
-                break
+                return Kept(found, f"the snapshot at event {row.sequence} is not what was written there")
             ids += struct.unpack(f"<{len(row.ids) // 4}I", row.ids)
             if row.state is not None:
-                found = _read(job, row, ids) or found
-    except WRONG_TYPE:
-        pass  # a row that is none: what came before it stands
-    return found
+                snapshot = _read(job, row, ids)
+                damage = damage if snapshot else f"the state of the snapshot at event {row.sequence} cannot be read"
+                found = snapshot or found
+        except (*WRONG_TYPE, struct.error) as problem:
+            return Kept(found, f"a snapshot's row holds a value of another type ({problem})")
+    return Kept(found, damage)
 
 
 def _read(job: str, row: Row, ids: Sequence[int]) -> Snapshot | None:
@@ -122,10 +131,17 @@ class DatabaseSnapshots:
         )
 
     def snapshot(self, job: str) -> Snapshot | None:
+        return self._kept(job).snapshot
+
+    def snapshot_damage(self, job: str) -> str:
+        """What is wrong with the job's snapshots by themselves, empty where nothing is."""
+        return self._kept(job).damage
+
+    def _kept(self, job: str) -> Kept:
         columns = [table.c[name] for name in Row._fields]
         query = select(*columns).join_from(table, jobs, table.c.job_id == jobs.c.id).where(jobs.c.job == job)
         with self._database.single() as connection:
-            return newest_of(job, [Row._make(row) for row in connection.execute(query.order_by(table.c.sequence))])
+            return kept_in(job, [Row._make(row) for row in connection.execute(query.order_by(table.c.sequence))])
 
     def forget(self, names: Sequence[str]) -> None:
         ids = select(jobs.c.id).where(jobs.c.job.in_(names))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from cranks import admit, claim, engine, finish, model, result, turn
-from sqlalchemy import func, select, text, update
+from sqlalchemy import select, text, update
 
 from decodelog.fsm.emission import Emission
 from decodelog.fsm.errors import CorruptRecord
@@ -16,6 +16,7 @@ from decodelog.fsm.snapshot import Keep, Snapshot
 from decodelog.fsm.state import State
 from decodelog.fsm.transcript import Transcript
 from decodelog.runtime.job import Job
+from decodelog.service.audit import audit
 from decodelog.store.database import connected
 from decodelog.store.engine import open_store
 from decodelog.store.snapshots import STATES_KEPT
@@ -68,6 +69,7 @@ def test_a_load_begins_at_the_newest_snapshot_and_finds_the_same(store, draft):
     whole = without_snapshots(store, job)
     assert (again.state, again.transcript.token_ids) == (whole.state, whole.token_ids)
     assert (again.transcript.sequence, again.transcript.rebuilt) == (whole.sequence, whole.rebuilt)
+    assert audit(store).ok
     store.forget([job])
     assert loaded(claim(store, job, dead=tuple(store.owners()))) == (
         again.head, *loaded(again)[1:],
@@ -160,6 +162,8 @@ def test_what_is_damaged_is_not_used_and_the_job_ends_the_same(database, databas
         connection.execute(update(snapshots).where(snapshots.c.id == newest.id).values({column: changed}))
     kept = database.snapshot(job)
     assert kept is None or kept.head.sequence < newest.sequence
+    (fault,) = audit(database).faults
+    assert (fault.job, fault.kind) == (job, "snapshot")
     made = engine(database, of, job, snapshot_events=EVERY)
     turn(made, 6)
     assert database.snapshot(job).head.sequence > newest.sequence, "a new one follows on the last that was whole"
@@ -175,23 +179,22 @@ def test_one_that_is_whole_and_not_of_this_log_is_not_used(database, database_ur
     for head in (Head(kept.head.sequence, bytes(32)), Head(10**6, kept.head.chain)):
         database.keep([Keep(fence, 0, kept._replace(head=head))])
         assert database.snapshot(job).head == head
+        (fault,) = audit(database).faults
+        assert (fault.job, fault.kind) == (job, "snapshot")
         again = claim(database, job, dead=tuple(database.owners()))
         fence = again.claim.fence
         assert again.kept == 0
         assert again.state == without_snapshots(database, job).state
 
 
-def test_a_store_that_fails_to_keep_them_costs_nothing(database, database_url):
+def test_a_store_that_fails_to_keep_them_costs_nothing(sqlite_url):
     """Snapshots are no part of what a job promises."""
-    if not database_url.startswith("sqlite"):
-        pytest.skip("one kind of database is enough to refuse")
-    of = model(TEXT)
-    job = admit(database, of, max_new_tokens=60)
-    made = engine(database, of, job, snapshot_events=EVERY)
     refuse = "CREATE TRIGGER refuse BEFORE INSERT ON snapshots BEGIN SELECT RAISE(ABORT, 'no'); END"
-    with connected(database_url) as opened, opened.transaction() as connection:
+    with connected(sqlite_url) as opened, opened.transaction() as connection:
         connection.execute(text(refuse))
-    finish(made)
-    assert result(database, job)["finish_reason"] == "length"
-    with connected(database_url) as opened, opened.single() as connection:
-        assert connection.scalar(select(func.count()).select_from(snapshots)) == 0
+    of, opened_store = model(TEXT), open_store(sqlite_url)
+    job = admit(opened_store, of, max_new_tokens=60)
+    finish(engine(opened_store, of, job, snapshot_events=EVERY))
+    assert result(opened_store, job)["finish_reason"] == "length"
+    opened_store.close()
+    assert rows(sqlite_url) == []

@@ -1,0 +1,92 @@
+"""snapshot, restore: a job as one file, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import terminal
+from ..database import opened
+from ..models import Models, home
+from ..naming import find_job
+from . import options
+
+Form = Annotated[
+    str,
+    typer.Option(
+        "--form",
+        metavar="pending-suffix|repaired",
+        help="As the job stands, or after a call over the token that was not processed yet.",
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file where it is there already.")]
+Tensors = Annotated[bool, typer.Option("--tensors/--no-tensors", help="With the cache's rows, or without the model.")]
+File = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="What `decodelog snapshot` or `export` wrote.", show_default=False),
+]
+Kept = Annotated[
+    Path | None,
+    typer.Option(
+        "--snapshots",
+        metavar="DIR",
+        file_okay=False,
+        help="Where caches of running jobs are kept: read for a snapshot, and filled by a restore.",
+        show_default=False,
+    ),
+]
+
+
+def snapshot(
+    job: options.JobName,
+    out: Out,
+    form: Form = "pending-suffix",
+    tensors: Tensors = True,
+    force: Force = False,
+    rebuild: options.Rebuild = "prefill",
+    snapshots: Kept = None,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Write a job to a file as it stands, with its log and its cache's rows, to go on from anywhere."""
+    from ..incarnation import new_worker_name
+    from ..snapshot import FORMS, REPAIRED, How, take
+
+    if form not in FORMS:
+        raise typer.BadParameter(f"it is one of {', '.join(FORMS)}", param_hint="--form")
+    if form == REPAIRED and not tensors:
+        raise typer.BadParameter("a repaired snapshot has tensors", param_hint="--no-tensors")
+    with opened(db) as store:
+        name = find_job(store, job)
+        with terminal.progress("loading the model"):
+            model = Models(home(), lanes=1).load(store.row(name).model) if tensors else None
+            how = How(form, options.rebuild_form(rebuild), snapshots, force)
+            taken = take(store, model, name, out, new_worker_name(), how)
+    if json:
+        terminal.write_json({"file": str(out)} | taken._asdict())
+    else:
+        terminal.write(
+            f"{taken.job}: {taken.form}, {taken.state} at event {taken.sequence}, {taken.processed} tokens processed, "
+            f"{taken.unprocessed} not; rows of {taken.rows}, {taken.recomputed} computed again; digest {taken.digest}\n"
+        )
+
+
+def restore(file: File, snapshots: Kept = None, db: options.Database = None, json: options.Json = False) -> None:
+    """Bring the jobs of a file into the database, after proving all of it; what is there already stays."""
+    from ...fsm.errors import UnsupportedDatabase
+    from ...store.engine import DatabaseStore
+    from ..restore import restore as restore_file
+
+    with opened(db, create=True) as store:
+        if not isinstance(store, DatabaseStore):
+            raise UnsupportedDatabase("memory://", "what is restored there ends with this process")
+        done = restore_file(store, file, snapshots)
+    if json:
+        terminal.write_json([each._asdict() for each in done])
+        return
+    for each in done:
+        rows = f", rows of {each.rows} tokens" if each.rows else ""
+        terminal.write(f"{each.job}: {each.outcome}, {each.state} at event {each.sequence}{rows}\n")

@@ -1,0 +1,110 @@
+"""Restore: a snapshot or an export back into a database, after all of it is proven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgpack import packb, unpackb
+
+from ..fsm.errors import BrokenSnapshot, NotAnExport, UnwritableOutput
+from ..fsm.load import load
+from ..fsm.ports import JobRow
+from ..fsm.snapshot import facts_of
+from ..fsm.spec import Spec
+from ..fsm.transcript import Transcript
+from ..store.bundle import Bundle
+from ..store.frames import begins
+from ..store.restore import Restorable, Restored
+from .audit import audit
+from .incarnation import dead_workers
+from .snapshot import FORMS, REPAIRED
+
+if TYPE_CHECKING:
+    from ..runtime.lanes import Part
+    from ..store.engine import DatabaseStore
+
+
+class Back(NamedTuple):
+    """What became of one job of a restored file: see `Restored`; `rows` that now lie in the folder of caches."""
+
+    job: str
+    outcome: str
+    appends: int
+    state: str
+    sequence: int
+    rows: int
+
+
+def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[Back]:
+    """Bring the jobs of a snapshot, or of an export, into a database; their caches' rows into the folder `kept`.
+
+    All of it is proven before anything changes: the file, the logs in it by an audit, where the job stands field by
+    field, and that the rows are of just its tokens. Restoring again changes nothing.
+    Errors: NotAnExport, BrokenSnapshot, RestoreConflict, JobBusy, UnwritableOutput, and those of the store.
+    """
+    try:
+        with path.open("rb") as file:
+            if not begins(file):
+                raise NotAnExport(str(path), "its first bytes are not those of a file that this program reads")
+            bundle = Bundle(file)
+            logs = _proven(bundle)
+            spec, ids = _standing(bundle, logs)
+            if spec is not None:
+                for _ in _parts(bundle, spec, ids):
+                    pass
+            restored = store.restore(logs, dead_workers(store.owners()))
+            if spec is not None and kept is not None and ids:
+                _put(kept, spec, _parts(bundle, spec, ids))
+    except OSError as error:
+        raise NotAnExport(str(path), error.strerror or str(error)) from error
+    rows = len(ids) if kept is not None else 0
+    return [_back(done, log.row, rows) for done, log in zip(restored, logs, strict=True)]
+
+
+def _back(done: Restored, row: JobRow, rows: int) -> Back:
+    return Back(*done, row.status.value, row.head.sequence, rows)
+
+
+def _proven(bundle: Bundle) -> list[Restorable]:
+    """Every log of a bundle in which an audit finds no fault."""
+    for fault in (*bundle.faults, *audit(bundle).faults):
+        raise BrokenSnapshot(fault.job or "of the file", f"event {fault.sequence}: {fault.detail}")
+    key = None if bundle.standing is None else bundle.standing.key
+    return [Restorable(bundle.row(log.job), list(log.rows), key) for log in bundle.logs()]
+
+
+def _standing(bundle: Bundle, logs: list[Restorable]) -> tuple[Spec | None, list[int]]:
+    """The request of a snapshot's job, and the tokens that its rows are of; None of a mere export."""
+    standing = bundle.standing
+    if standing is None:
+        return None, []
+    job = logs[0].row.job if len(logs) == 1 else "of the file"
+    transcript = Transcript()
+    load(transcript, bundle.read(job) if len(logs) == 1 else ())
+    state = transcript.state
+    if state is None or unpackb(packb(facts_of(state)), use_list=False) != standing.facts:
+        raise BrokenSnapshot(job, "it does not stand where its log leads to")
+    frontier = state.frontier
+    repaired = frontier.processed + frontier.unprocessed
+    possible = {0, frontier.processed} | ({repaired} if standing.form == REPAIRED else set())
+    if standing.form not in FORMS or standing.rows not in possible:
+        raise BrokenSnapshot(job, f"{standing.rows} rows are not those of a {standing.form} snapshot")
+    return state.spec, [*state.spec.prompt, *transcript.token_ids][: standing.rows]
+
+
+def _parts(bundle: Bundle, spec: Spec, ids: list[int]) -> Iterator[Part]:
+    from ..runtime.lanes import Part, checked
+
+    abi = "" if bundle.standing is None else bundle.standing.abi
+    return checked(spec, abi, ids, (Part(*part) for part in bundle.parts()))
+
+
+def _put(kept: Path, spec: Spec, parts: Iterator[Part]) -> None:
+    from ..runtime.lanes import put
+
+    try:
+        put(kept, spec, parts)
+    except OSError as error:
+        raise UnwritableOutput(str(kept), error.strerror or str(error)) from error

@@ -1,0 +1,121 @@
+"""Restore: a log from a file back into a database, whole or not at all.
+
+What is there already and agrees is left alone; a log that ends earlier is brought up to the file's; anything else is a
+conflict. So a restore can be repeated, and never takes a committed token back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.engine import Connection, Row
+
+from ..fsm.errors import CorruptRecord, JobBusy, RestoreConflict
+from ..fsm.ports import EMPTY_HEAD, JobRow
+from .chain import Stored
+from .database import Database
+from .settle import walk
+from .tables import appends, jobs
+
+
+class Restorable(NamedTuple):
+    """A job's row and its appends, proven by an audit; `key` is the idempotency key that it was submitted under."""
+
+    row: JobRow
+    appends: Sequence[Stored]
+    key: str | None = None
+
+
+class Restored(NamedTuple):
+    """What became of one job: "created", "advanced" by so many appends, or "held" as it was."""
+
+    job: str
+    outcome: str
+    appends: int
+
+
+class DatabaseRestore:
+    """Restores over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def restore(self, logs: Sequence[Restorable], dead: Collection[str] = ()) -> list[Restored]:
+        """Bring these jobs' logs into the database, in one transaction; `dead` as in a claim.
+
+        Errors, and then nothing is written: RestoreConflict where a job of that name is another one, its log took
+        another way, or its key is another job's; JobBusy where a worker holds a job whose log would grow.
+        """
+        with self._database.transaction("restore") as connection:
+            return [self._restore(connection, log, dead) for log in logs]
+
+    def _restore(self, connection: Connection, log: Restorable, dead: Collection[str]) -> Restored:
+        row, rows = log.row, log.appends
+        found = connection.execute(select(jobs).where(jobs.c.job == row.job).with_for_update()).one_or_none()
+        if found is None:
+            return Restored(row.job, "created", _append(connection, self._made(connection, log), 0, row, rows))
+        there = _agreed(connection, found, log)
+        if there >= len(rows):
+            return Restored(row.job, "held", 0)
+        if found.owner is not None and found.owner not in dead:
+            now_ms = connection.scalar(select(self._database.now_ms()))
+            if found.lease_until_ms is None or now_ms is None or found.lease_until_ms > now_ms:
+                raise JobBusy(row.job, found.owner)
+        return Restored(row.job, "advanced", _append(connection, found.id, found.tail, row, rows[there:]))
+
+    def _made(self, connection: Connection, log: Restorable) -> int:
+        row = log.row
+        if log.key is not None:
+            holder = connection.scalar(select(jobs.c.job).where(jobs.c.idempotency_key == log.key))
+            if holder is not None:
+                raise RestoreConflict(row.job, f"its idempotency key is that of job {holder}")
+        made = {
+            "job": row.job,
+            "identity": row.identity,
+            "model": row.model,
+            "idempotency_key": log.key,
+            "created_ms": row.created_ms,
+            "prompt": row.prompt,
+            "status": "ADMITTED",
+            "output": 0,
+            "sequence": 0,
+            "chain": EMPTY_HEAD.chain,
+            "tail": 0,
+            "fence": 0,
+        }
+        made_id: int = connection.execute(insert(jobs).values(made).returning(jobs.c.id)).scalar_one()
+        return made_id
+
+
+def _agreed(connection: Connection, found: Row[tuple[object, ...]], log: Restorable) -> int:
+    """How many of the file's appends the database has; all that it has must be the file's, or the other way round."""
+    if found.identity != log.row.identity:
+        raise RestoreConflict(log.row.job, f"its identity is {found.identity}, and the file's is {log.row.identity}")
+    there = walk(connection, found.tail, 0)
+    for held, given in zip(there, log.appends, strict=False):
+        if (held.first, held.key, held.payload) != (given.first, given.key, given.payload):
+            raise RestoreConflict(log.row.job, f"from event {held.first} on its log took another way")
+    if there and there[-1].last != found.sequence:
+        raise CorruptRecord(log.row.job, there[-1].last, "its end is not the head that the job's row names")
+    return len(there)
+
+
+def _append(connection: Connection, job_id: int, tail: int, row: JobRow, rows: Sequence[Stored]) -> int:
+    """Add appends after the one numbered `tail`, and let the job's row say what the file's does; how many they are."""
+    for each in rows:
+        added = {"job_id": job_id, "prev": tail or None} | each._asdict()
+        tail = connection.execute(insert(appends).values(added).returning(appends.c.id)).scalar_one()
+    end = {"status": row.status.value, "finish": row.finish, "output": row.output, "tail": tail}
+    head: dict[str, object] = {
+        "sequence": row.head.sequence,
+        "chain": row.head.chain,
+        "owner": None,
+        "lease_until_ms": None,
+    }
+    # A fence grows: whoever held the job before, here or where the file is from, stays kept out.
+    fence = connection.scalar(select(jobs.c.fence).where(jobs.c.id == job_id)) or 0
+    changed = end | head | {"fence": max(fence, row.fence) + 1}
+    connection.execute(update(jobs).where(jobs.c.id == job_id).values(changed))
+    return len(rows)

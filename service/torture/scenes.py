@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 from ...fsm.draft import draft_from
 from ...fsm.emission import Emission
@@ -24,11 +26,15 @@ from ...runtime.engine import Engine
 from ...runtime.job import Job
 from ...runtime.model import Model
 from ...runtime.worker import Pace
+from ...runtime.writer import SNAPSHOT_EVENTS
+from ...store.bundle import write
+from ...store.engine import DatabaseStore
 from ...store.memory_log import MemoryStore
 from ..cancel import cancel
 from ..compose import new_worker
 from ..incarnation import dead_workers, new_worker_name
 from ..models import Models
+from ..restore import restore
 from ..submit import admit_job
 
 SCRIPT = '{"architecture": "scripted", "script": {"text": "Hello, world. Bye."}}'
@@ -79,6 +85,7 @@ class Scene:
     start     None: the act submits them
     beside    whether appends run beside the next call
     reading_s how long the reader takes to read
+    snapshot_events   as in `Pace`
     tenures   that the act begins of a live job; None: it depends on where the job stands
     """
 
@@ -90,6 +97,7 @@ class Scene:
     beside: bool = True
     reading_s: float = 0.0
     lease_ms: int = LEASE_MS
+    snapshot_events: int = SNAPSHOT_EVENTS
     tenures: int | None = 1
 
     @property
@@ -117,7 +125,7 @@ def work(world: World) -> None:
         time.sleep(scene.reading_s)
         world.mark(job, emissions[-1].sequence)
 
-    pace = Pace(lease_ms=scene.lease_ms, claim_ms=ONCE_MS, beside=scene.beside)
+    pace = Pace(lease_ms=scene.lease_ms, claim_ms=ONCE_MS, beside=scene.beside, snapshot_events=scene.snapshot_events)
     new_worker(world.store, world.models, read, pace=pace, at=world.at).run(scene.jobs, drain=True)
 
 
@@ -160,6 +168,24 @@ def lose_and_work(world: World) -> None:
     work(world)
 
 
+def restore_and_work(world: World) -> None:
+    """Bring jobs back from a file, in which they are in the middle, and go on with them."""
+    elsewhere = MemoryStore()
+    submit(replace(world, store=elsewhere, mark=lambda job, sequence: None))
+    engine = Engine(elsewhere, world.loaded, beside=False)
+    for claim in elsewhere.claim("elsewhere", LEASE_MS, len(world.scene.jobs)):
+        engine.adopt(Job.load(elsewhere, claim), "elsewhere")
+    for _ in range(OUTPUTS):
+        engine.turn()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "jobs.dlog"
+        with path.open("wb") as file:
+            write(file, elsewhere.logs())
+        for each in restore(cast(DatabaseStore, world.store), path):
+            world.mark(each.job, each.sequence)
+    work(world)
+
+
 SCENES = (
     Scene("submitted", "three jobs are submitted, and run side by side, appends beside calls", submit_and_work,
           start=None),
@@ -176,6 +202,9 @@ SCENES = (
           drafts=(SAMPLED,), tenures=None),
     Scene("slow", "a job whose reader is slow, so that its lease is extended", work, drafts=(HELD,), reading_s=0.004,
           lease_ms=BEATING_MS),
+    Scene("snapshots", "a job that keeps a snapshot every few tokens", work, drafts=(SAMPLED,), snapshot_events=6),
+    Scene("restored", "two jobs are brought back from a file, in the middle", restore_and_work, drafts=BATCH[:2],
+          start=None, tenures=None),
 )  # fmt: skip
 
 

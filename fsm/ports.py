@@ -145,6 +145,10 @@ class Command(NamedTuple):
 class EventLog(Protocol):
     """The truth. Every method raises a typed store error where the database fails; none leaves anything half-done."""
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another process carries appends out: what this one computes meanwhile costs it nothing."""
+
     def admit(
         self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None
     ) -> Admission:

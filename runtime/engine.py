@@ -40,8 +40,9 @@ from .writer import APPEND_TRIES, SNAPSHOT_EVENTS, JobStep, Sink, Turn, Writer
 
 BESIDE_CALL_MS = 1.0
 BESIDE_JOBS_MAX = 16
-"""An append runs beside the next call where that call is long, or the jobs are few. With many jobs and short calls two
-threads want the interpreter all the time, and passing it between them costs more than the sync that they hide."""
+"""An append runs beside the next call where that call is long, the jobs are few, or a server carries it out. With many
+jobs and short calls two threads of this process want the interpreter all the time, and passing it between them costs
+more than the sync that they hide."""
 
 Interruptions = Callable[[], Mapping[str, Sequence[FinishReason]]]
 """Jobs that are to end now, with the reasons; asked after the model calls of a turn and before its decisions."""
@@ -160,7 +161,7 @@ class Engine:
             self._writer.close()
 
     def _overlaps(self, jobs: int) -> bool:
-        return self._call_ms >= BESIDE_CALL_MS or jobs <= BESIDE_JOBS_MAX
+        return self._log.elsewhere or self._call_ms >= BESIDE_CALL_MS or jobs <= BESIDE_JOBS_MAX
 
     def _advanced(self, proposals: Sequence[tuple[Job, Proposal]]) -> Turn:
         """The proposals as a turn for the writer; their jobs go on from there."""

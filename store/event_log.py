@@ -35,6 +35,7 @@ class DatabaseLog:
     def __init__(self, database: Database, appender: Appender) -> None:
         self._database = database
         self._appender = appender
+        self.elsewhere = not database.sqlite
 
     def admit(
         self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None

@@ -98,6 +98,8 @@ def still() -> int:
 class MemoryStore:
     """Log, leases and inbox over dictionaries, one lock around each method. `clock` is what a database's clock is."""
 
+    elsewhere = False
+
     def __init__(self, clock: Clock = still) -> None:
         self._clock = clock
         self._lock = RLock()

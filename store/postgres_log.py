@@ -5,45 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from sqlalchemy import select
+
 from ..fsm.ports import AppendResult, Durable, Outcome
 from .database import Database
 from .offer import Offer
 from .settle import settle
+from .tables import jobs
 
-# Rows are locked in one order by everything that waits for locks, so that no two wait for each other.
+# Offers come in the order of their jobs' ids, and each looks its job up by itself: rows are locked in one order by
+# everything that waits for locks, so that no two wait for each other, and no plan compares every offer with every job.
 TAKE = """
 WITH offered AS (
     SELECT * FROM unnest(
-        %(job)b::text[], %(sequence)b::bigint[], %(chain)b::bytea[], %(fence)b::bigint[],
+        %(job_id)b::bigint[], %(sequence)b::bigint[], %(chain)b::bytea[], %(fence)b::bigint[],
         %(last)b::bigint[], %(key)b::bytea[], %(kept)b::bytea[], %(payload)b::bytea[],
         %(head)b::bytea[], %(status)b::text[], %(finish)b::text[], %(output)b::bigint[]
     ) WITH ORDINALITY AS offered (
-        job, sequence, chain, fence, last, key, kept, payload, head, status, finish, output, place
+        job_id, sequence, chain, fence, last, key, kept, payload, head, status, finish, output, place
     )
 ), held AS MATERIALIZED (
-    SELECT jobs.id AS job_id, jobs.tail, offered.*
-    FROM offered JOIN jobs USING (job, sequence, chain, fence)
-    WHERE jobs.finish IS NULL ORDER BY jobs.id FOR UPDATE OF jobs
+    SELECT offered.*, found.tail, nextval('appends_id_seq') AS id
+    FROM offered CROSS JOIN LATERAL (
+        SELECT jobs.tail FROM jobs
+        WHERE jobs.id = offered.job_id AND jobs.sequence = offered.sequence AND jobs.chain = offered.chain
+            AND jobs.fence = offered.fence AND jobs.finish IS NULL FOR UPDATE
+    ) AS found
 ), added AS (
-    INSERT INTO appends (job_id, prev, first, last, fence, key, chain, payload)
-    SELECT job_id, tail, sequence + 1, last, fence, key, kept, payload FROM held
-    RETURNING job_id, id
+    INSERT INTO appends (id, job_id, prev, first, last, fence, key, chain, payload)
+    SELECT id, job_id, tail, sequence + 1, last, fence, key, kept, payload FROM held
 ), moved AS (
-    UPDATE jobs SET tail = added.id, sequence = held.last, chain = held.head, status = held.status,
+    UPDATE jobs SET tail = held.id, sequence = held.last, chain = held.head, status = held.status,
         finish = held.finish, output = held.output,
         owner = CASE WHEN held.finish IS NULL THEN jobs.owner END,
         lease_until_ms = CASE WHEN held.finish IS NULL THEN jobs.lease_until_ms END
-    FROM held JOIN added USING (job_id) WHERE jobs.id = held.job_id
+    FROM held WHERE jobs.id = held.job_id
 )
 SELECT place FROM held
 """
 
 
 class PostgresAppender:
-    """Takes every offer that finds its job as expected in one statement, then looks at each of the others."""
+    """Takes every offer that finds its job as expected in one statement, then looks at each of the others.
+
+    Remembers the ids of the jobs' rows while they go on.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._ids: dict[str, int] = {}
 
     def __call__(self, offers: list[Offer]) -> Durable:
         # One round trip is all there is to it, and all of it is a wait.
@@ -51,18 +61,32 @@ class PostgresAppender:
 
     def _append(self, offers: list[Offer]) -> list[AppendResult]:
         results = [offered.done(Outcome.APPENDED) for offered in offers]
+        ids = self._known(offers)
         for wave in waves(offers):
-            taken = self._take([offers[index] for index in wave])
+            wave.sort(key=lambda index: ids[offers[index].append.job])
+            taken = self._take([offers[index] for index in wave], ids)
             for place, index in enumerate(wave, 1):
                 if place not in taken:
                     with self._database.transaction("judge") as connection:
                         results[index] = settle(connection, self._database, offers[index])
+        for offered in offers:
+            if offered.append.finish is not None or not ids.get(offered.append.job):
+                ids.pop(offered.append.job, None)
         return results
 
-    def _take(self, offers: list[Offer]) -> set[int]:
+    def _known(self, offers: list[Offer]) -> dict[str, int]:
+        """The ids of the rows of these offers' jobs, 0 of a job that is not there."""
+        ids = self._ids
+        if new := {offered.append.job for offered in offers if offered.append.job not in ids}:
+            with self._database.single() as connection:
+                found = connection.execute(select(jobs.c.job, jobs.c.id).where(jobs.c.job.in_(new)))
+                ids |= dict.fromkeys(new, 0) | {row.job: row.id for row in found}
+        return ids
+
+    def _take(self, offers: list[Offer], ids: dict[str, int]) -> set[int]:
         """Append the offers whose job is as they expect, one of each job at most; their places, from 1."""
         parameters = {
-            "job": [offered.append.job for offered in offers],
+            "job_id": [ids[offered.append.job] for offered in offers],
             "sequence": [offered.append.expected.sequence for offered in offers],
             "chain": [offered.append.expected.chain for offered in offers],
             "fence": [offered.append.fence for offered in offers],

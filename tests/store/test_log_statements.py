@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 from sqlalchemy.exc import TimeoutError
@@ -12,6 +14,7 @@ from steps import admit
 from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.ports import Outcome
 from decodelog.store.engine import open_store
+from decodelog.store.offer import offer
 
 
 def step(store, writers):
@@ -91,3 +94,43 @@ def test_an_append_that_finds_every_connection_in_use_is_a_typed_error(sqlite_ur
     (result,) = store.append([writer.step()])
     assert result.outcome is Outcome.APPENDED
     store.close()
+
+
+@pytest.mark.contract("LOG-2", "LOG-4")
+def test_an_append_to_postgresql_looks_its_jobs_up_one_by_one(postgres_url):
+    """However many live jobs there are: a plan that holds each offer against each of them costs their product."""
+    store = open_store(postgres_url)
+    writers = [admit(store, f"job-{number}") for number in range(20)]
+    appender = store._appender
+    with store._database.single() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO jobs (job, identity, model, created_ms, prompt, status, output, sequence, chain, tail, fence) "
+            "SELECT 'other-' || n, identity, model, created_ms, prompt, status, output, sequence, chain, tail, fence "
+            "FROM jobs, generate_series(1, 3000) AS n WHERE job = 'job-0'"
+        )
+        connection.exec_driver_sql("ANALYZE jobs")
+    plans = []
+
+    def explained(statement, parameters):
+        with store._database.single() as connection:
+            plans.extend(line for (line,) in connection.exec_driver_sql(f"EXPLAIN {statement}", parameters))
+            return [(place,) for place in range(1, 21)]
+
+    with patch.object(type(store._database), "single", fake_single(store._database, explained)):
+        appender._take([offer(writer.step()) for writer in writers], {f"job-{number}": number for number in range(20)})
+    plan = "\n".join(plans)
+    assert "Join Filter" not in plan
+    assert not any("Scan" in line and " on jobs" in line and "Index" not in line for line in plans), plan
+    store.close()
+
+
+def fake_single(database, execute):
+    """`Database.single`, whose first connection only explains what it is given."""
+    real = type(database).single
+
+    @contextmanager
+    def single(self):
+        with patch.object(type(database), "single", real):
+            yield SimpleNamespace(exec_driver_sql=execute)
+
+    return single

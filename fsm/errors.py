@@ -521,6 +521,16 @@ class DatabaseUnavailable(Transient):
 
 
 @dataclass(eq=False)
+class DatabaseFull(Transient):
+    """The disk that the database is on has no room left, or the database has a limit of its own."""
+
+    code = "database_full"
+    says = "{database} has no room: {reason}; make room and try again: nothing was written by half"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
 class DatabaseLocked(Transient):
     code = "database_locked"
     says = "another process holds {database} ({reason}); nothing was changed: try again, or end that process"

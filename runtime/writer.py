@@ -14,9 +14,7 @@ from ..fsm.ports import Append, Durable, EventLog
 from ..fsm.state import State
 from ..fsm.transition import Proposal
 from .job import Job
-from .patience import patiently
-
-APPEND_TRIES = 4
+from .patience import Patience
 
 Sink = Callable[[str, Sequence[Emission], State], None]
 """Receives what a job has made visible, after it is durable; on the writer's thread or the crank's, never on both at
@@ -53,10 +51,13 @@ class Writer:
     outstanding  turns that were put and not waited for
     """
 
-    def __init__(self, log: EventLog, sink: Sink | None, at: Reached = unheard) -> None:
+    def __init__(
+        self, log: EventLog, sink: Sink | None, at: Reached = unheard, patience: Patience | None = None
+    ) -> None:
         self._log = log
         self._sink = sink
         self._at = at
+        self._patiently = patience or Patience()
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
         self._thread: Thread | None = None
@@ -127,7 +128,7 @@ class Writer:
             if job.transcript.state is not base:
                 raise BrokenInvariant(clause="LOG-4", reason=f"a step of job {job.name} does not follow on its log")
         appends = [step.job.append_of(step.proposal, step.base) for step in steps]
-        durable = patiently(lambda: self._log.begin(appends), APPEND_TRIES)
+        durable = self._patiently(lambda: self._log.begin(appends))
         self._at("turn.begun")
         return Begun(steps, appends, durable)
 
@@ -137,7 +138,7 @@ class Writer:
         try:
             results = durable()
         except Transient:
-            results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
+            results = self._patiently(lambda: self._log.append(appends))
         self._at("turn.durable")
         lost: list[LostTenure] = []
         for (job, proposal, _), result in zip(steps, results, strict=True):

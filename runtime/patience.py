@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 Told = Callable[[Transient | None], None]
 """Hears why one waits, once the wait has been noticed, and None when it is over."""
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
 SHORT_S = 0.5
 NOTICED_S = 1.0
 

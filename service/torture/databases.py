@@ -11,7 +11,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -118,6 +118,13 @@ class PostgresGround:
         """After the server has been away."""
         self.close()
         self._connection = psycopg.connect(self._plain, autocommit=True)
+
+    def connected(self) -> bool:
+        """Whether the server still answers on this connection."""
+        with suppress(psycopg.OperationalError):
+            self._do("SELECT 1")
+            return True
+        return False
 
     def backends(self) -> list[int]:
         """The server's processes that work in this database for others."""

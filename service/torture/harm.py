@@ -55,7 +55,9 @@ def server_away(siege: Siege) -> Iterator[float]:
         siege.look()
         if how is None:
             for backend in ground.backends()[:1]:
-                os.kill(backend, signal.SIGKILL)  # the server then ends all others, and recovers
+                os.kill(backend, signal.SIGKILL)  # the server then ends all others, this one's too, and recovers
+                while ground.connected():
+                    yield 0.01
         else:
             ground.server.stop(how)
             yield away_s

@@ -132,4 +132,16 @@ ROWS = (
         "<= 1.5",
         lambda f: f["policy_ratio_edited"] <= 1.5,
     ),
+    Row(
+        "torture_points",
+        "{:.0f}",
+        "kills and adversities of the quick crash matrix: old or new, nothing lost or twice, the same end",
+    ),
+    Row(
+        "torture_failures",
+        "{:.0f}",
+        "how many of them did harm, and points that nothing reached",
+        "0",
+        lambda f: f["torture_failures"] == 0,
+    ),
 )

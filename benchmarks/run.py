@@ -23,6 +23,7 @@ from size import size
 from stream import stream
 from structure import structure
 from text import text
+from torture import torture
 
 MEASURES: dict[str, tuple[Measure, int]] = {
     "stream": (stream, 5),
@@ -34,6 +35,7 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "structure": (structure, 5),
     "text": (text, 5),
     "resume": (resume, 5),
+    "torture": (torture, 1),
 }
 """The families of figures: what measures each, and its rounds."""
 

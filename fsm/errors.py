@@ -424,6 +424,7 @@ class UnknownJob(Rejected):
     """`candidates` are the nearest names, where somebody looked for them."""
 
     code = "unknown_job"
+    says = "there is no job {job}; `decodelog jobs` lists all"
     job: str
     candidates: list[str] = field(default_factory=list)
 
@@ -437,6 +438,7 @@ class NoSuchStep(Rejected):
     """`step` is the decision that was asked for, None for the newest; `count` how many the job has."""
 
     code = "no_such_step"
+    says = "job {job} has no decision {step}; name one of its {count}"
     job: str
     step: int | None
     count: int
@@ -521,6 +523,16 @@ class DatabaseUnavailable(Transient):
 
 
 @dataclass(eq=False)
+class DatabaseFull(Transient):
+    """The disk that the database is on has no room left, or the database has a limit of its own."""
+
+    code = "database_full"
+    says = "{database} has no room: {reason}; make room and try again: nothing was written by half"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
 class DatabaseLocked(Transient):
     code = "database_locked"
     says = "another process holds {database} ({reason}); nothing was changed: try again, or end that process"
@@ -585,6 +597,7 @@ class FamilyMeant(Rejected):
     """A name of several jobs, where one is asked for; `jobs` are in the order of their choices."""
 
     code = "family_meant"
+    says = "{family} is a family of the jobs {jobs}; name one of them"
     family: str
     jobs: list[str]
 

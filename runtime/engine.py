@@ -29,14 +29,14 @@ from ..fsm.transition import (
 from .batcher import Batcher, Called, numeric_fault
 from .job import Job
 from .model import Model
-from .patience import patiently
+from .patience import Patience
 from .policy.decide import Decision, decide
 from .policy.grammar import LIBRARY, Parser, grammars_of
 from .policy.kinds import Mask
 from .policy.scores import Logits, VocabularyAxis
 from .prompt import unscored
 from .segments import Segments
-from .writer import APPEND_TRIES, SNAPSHOT_EVENTS, JobStep, Sink, Turn, Writer
+from .writer import SNAPSHOT_EVENTS, JobStep, Sink, Turn, Writer
 
 BESIDE_CALL_MS = 1.0
 BESIDE_JOBS_MAX = 16
@@ -67,6 +67,7 @@ class Engine:
         beside: bool | None = None,
         segments: Segments | None = None,
         at: Reached = unheard,
+        patience: Patience | None = None,
         snapshot_events: int = SNAPSHOT_EVENTS,
     ) -> None:
         self.jobs: dict[str, Job] = {}
@@ -74,7 +75,8 @@ class Engine:
         self._log = log
         self._at = at
         self._batcher = Batcher(model, form, segments, at)
-        self._writer = Writer(log, sink, at, snapshot_events)
+        self._patiently = patience or Patience()
+        self._writer = Writer(log, sink, at, self._patiently, snapshot_events)
         self._beside = beside
         self._call_ms = 0.0
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
@@ -92,7 +94,7 @@ class Engine:
         wish = job.state.spec.wish
         if wish is not None and wish.top is None and owes_prompt(job.state):
             commands.append(RecordPrompt(unscored(job.state.spec.prompt, self.model.text)))
-        patiently(lambda: job.record(self._log, *commands), APPEND_TRIES)
+        self._patiently(lambda: job.record(self._log, *commands))
         if not job.state.status.terminal:
             self.jobs[job.name] = job
 

@@ -1,7 +1,8 @@
-"""A bounded retry of what may succeed later."""
+"""Waiting for a database that is away: what failed may succeed later, and is tried again up to a stated time."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,18 +10,62 @@ from typing import TypeVar
 from ..fsm.errors import Transient
 
 Result = TypeVar("Result")
+Told = Callable[[Transient | None], None]
+"""Hears why one waits, once the wait has been noticed, and None when it is over."""
 
-FIRST_WAIT_S = 0.05
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
+SHORT_S = 0.5
+NOTICED_S = 1.0
 
 
-def patiently(action: Callable[[], Result], tries: int) -> Result:
-    """Run `action` up to `tries` times, waiting twice as long after each Transient; the last one is raised.
+class Patience:
+    """Tries again what may succeed later. All threads of a worker share one, so that they wait once and say it once.
 
     Only for actions that are idempotent: an append whose answer was lost is found again as a duplicate.
+
+    limit_s   how long an action may fail, in seconds, before its error is raised
+    told      see `Told`; called on whatever thread waits
     """
-    for attempt in range(tries - 1):
-        try:
-            return action()
-        except Transient:
-            time.sleep(FIRST_WAIT_S * 2**attempt)
-    return action()
+
+    def __init__(self, limit_s: float = SHORT_S, told: Told | None = None) -> None:
+        self._limit_s = limit_s
+        self._told = told or (lambda problem: None)
+        self._hurried = False
+        self._said = threading.Lock()  # held from when a wait was spoken of until it is over
+
+    def hurry(self) -> None:
+        """Wait no longer than a moment from now on: the worker is to end. Safe in a signal handler."""
+        self._hurried = True
+
+    def __call__(self, action: Callable[[], Result]) -> Result:
+        """Run `action` until it succeeds, waiting twice as long after each Transient; past the limit it is raised.
+
+        What has run out once does so for everybody: whoever ends a worker then does not wait again at every step.
+        """
+        begin, wait_s, speaks = time.monotonic(), FIRST_WAIT_S, False
+        while True:
+            try:
+                result = action()
+            except Transient as problem:
+                waited_s = time.monotonic() - begin
+                left_s = (min(SHORT_S, self._limit_s) if self._hurried else self._limit_s) - waited_s
+                if left_s <= 0:
+                    self._hurried = True
+                    raise
+                if waited_s >= NOTICED_S and not speaks and (speaks := self._said.acquire(blocking=False)):
+                    self._told(problem)
+                self._pause(min(wait_s, left_s))
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+                continue
+            if speaks:
+                self._said.release()
+                self._told(None)
+            return result
+
+    def _pause(self, wait_s: float) -> None:
+        """Wait in short sleeps; the word to hurry cuts a wait short."""
+        until = time.monotonic() + wait_s
+        while (left_s := until - time.monotonic()) > 0:
+            time.sleep(min(left_s, FIRST_WAIT_S))
+            if self._hurried:
+                return

@@ -19,11 +19,9 @@ from ..fsm.state import State
 from .engine import Engine
 from .job import Job
 from .model import Model
-from .patience import patiently
+from .patience import Patience, Told
 from .segments import Segments
 from .writer import SNAPSHOT_EVENTS, Sink
-
-TRIES = 4
 
 Admit = Callable[[Job, Model], None]
 """Refuses a job that this process must not run, with a typed error (ENV-9)."""
@@ -36,6 +34,7 @@ Notice = Callable[[str, Problem], None]
 class Pace:
     """How often things happen, in milliseconds, and how many jobs are held at once.
 
+    patience_ms  how long a database that is away, full or locked is waited for
     beside   whether appends run beside the next call; None: where that gains time
     snapshot_events   events of a job after which its next snapshot is kept
     """
@@ -45,6 +44,7 @@ class Pace:
     inbox_ms: int = 50
     idle_ms: int = 50
     lanes_max: int = 16
+    patience_ms: int = 60_000
     beside: bool | None = None
     snapshot_events: int = SNAPSHOT_EVENTS
 
@@ -57,6 +57,7 @@ class Worker:
     segments    keeps the caches of the jobs in hand on disk, where given; `run` closes it
     dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
     at      told the points of `fsm.points` that are the runtime's
+    told    hears that the database is waited for, and that it is back
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Worker:
         pace: Pace = Pace(),
         segments: Segments | None = None,
         at: Reached = unheard,
+        told: Told | None = None,
     ) -> None:
         self.name = name
         self._store = store
@@ -86,6 +88,7 @@ class Worker:
         self._pace = pace
         self._segments = segments
         self._at = at
+        self._patiently = Patience(pace.patience_ms / 1000, told)
         self._engines: dict[str, Engine] = {}
         self._fault: Problem | None = None
         self._refused: set[str] = set()
@@ -97,6 +100,7 @@ class Worker:
     def stop(self) -> None:
         """Finish the turn at hand, release every job, and return from `run`. Safe in a signal handler."""
         self._stopping.set()
+        self._patiently.hurry()
 
     def run(self, jobs: Collection[str] | None = None, drain: bool = False) -> None:
         """Run claimable jobs (of `jobs`, where given). With `drain`, return when none of them is left to run."""
@@ -108,7 +112,7 @@ class Worker:
                 if self._turn():
                     continue
                 # A live job of somebody else's is awaited: it is ours, should its owner die.
-                if drain and not patiently(lambda: self._store.waiting(jobs, self._refused), TRIES):
+                if drain and not self._patiently(lambda: self._store.waiting(jobs, self._refused)):
                     return
                 self._stopping.wait(self._pace.idle_ms / 1000)
         finally:
@@ -137,9 +141,10 @@ class Worker:
         if free <= 0 or not self._every("claim", self._pace.claim_ms):
             return
         store, lease_ms = self._store, self._pace.lease_ms
-        dead = self._dead(patiently(store.owners, TRIES) - {self.name})
+        # A job that is this worker's, and that it does not hold: the answer to its claim was lost.
+        dead = [*self._dead(self._patiently(store.owners) - {self.name}), self.name]
         exclude = [*held, *self._refused]
-        for claim in patiently(lambda: store.claim(self.name, lease_ms, free, jobs, dead, exclude), TRIES):
+        for claim in self._patiently(lambda: store.claim(self.name, lease_ms, free, jobs, dead, exclude)):
             self._take(claim)
 
     def _take(self, claim: Claim) -> None:
@@ -147,11 +152,11 @@ class Worker:
         try:
             self._at("tenure.claimed")
             engine = self._engine(claim.model)
-            job = patiently(lambda: Job.load(self._store, claim), TRIES)
+            job = self._patiently(lambda: Job.load(self._store, claim))
             self._at("tenure.loaded")
             self._admit(job, engine.model)
             if (deadline_ms := job.state.spec.envelope.termination.deadline_ms) is not None:
-                job.deadline_ms = patiently(lambda: self._store.row(claim.job), TRIES).created_ms + deadline_ms
+                job.deadline_ms = self._patiently(lambda: self._store.row(claim.job)).created_ms + deadline_ms
             engine.adopt(job, self.name)
             self._at("tenure.started")
         except LostTenure as loss:
@@ -159,7 +164,7 @@ class Worker:
         except Problem as problem:
             if not isinstance(problem, Transient):
                 self._refused.add(claim.job)
-            patiently(lambda: self._store.release(self.name, [claim.job]), TRIES)
+            self._patiently(lambda: self._store.release(self.name, [claim.job]))
             self._notice(claim.job, problem)
 
     def _engine(self, model: str) -> Engine:
@@ -172,6 +177,7 @@ class Worker:
                 self._pace.beside,
                 self._segments,
                 self._at,
+                self._patiently,
                 self._pace.snapshot_events,
             )
         return self._engines[model]
@@ -193,7 +199,7 @@ class Worker:
         with ExitStack() as closing:
             if self._segments is not None:
                 closing.callback(self._segments.close)
-            closing.callback(lambda: patiently(lambda: self._store.release(self.name), TRIES))
+            closing.callback(lambda: self._patiently(lambda: self._store.release(self.name)))
             for engine in self._engines.values():
                 closing.callback(self._let_go, engine)
 
@@ -226,7 +232,7 @@ class Worker:
         """Jobs of `engine` that a command or a deadline ends now."""
         ended: dict[str, list[FinishReason]] = defaultdict(list)
         if self._every("inbox", self._pace.inbox_ms):
-            for command in patiently(lambda: self._store.pending(list(engine.jobs)), TRIES):
+            for command in self._patiently(lambda: self._store.pending(list(engine.jobs))):
                 if command.kind == CANCEL:
                     self._commands[command.command_id] = command.job
                     ended[command.job] = [FinishReason.CANCELLED]
@@ -237,9 +243,9 @@ class Worker:
 
     def _settle(self, command_id: str, job: str) -> None:
         """Answer a command once its job has ended; where the job was lost instead, its next owner will answer."""
-        row = patiently(lambda: self._store.row(job), TRIES)
+        row = self._patiently(lambda: self._store.row(job))
         if row.finish is not None:
-            patiently(lambda: self._store.settle(command_id, row.finish or ""), TRIES)
+            self._patiently(lambda: self._store.settle(command_id, row.finish or ""))
 
 
 def one_at_a_time(sink: Sink) -> Sink:

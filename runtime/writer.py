@@ -16,9 +16,8 @@ from ..fsm.snapshot import Keep, Snapshot
 from ..fsm.state import State
 from ..fsm.transition import Proposal
 from .job import Job
-from .patience import patiently
+from .patience import Patience
 
-APPEND_TRIES = 4
 SNAPSHOT_EVENTS = 3072
 """Events between two snapshots of a job: about a thousand tokens, which load in a few milliseconds."""
 
@@ -59,11 +58,17 @@ class Writer:
     """
 
     def __init__(
-        self, log: Log, sink: Sink | None, at: Reached = unheard, snapshot_events: int = SNAPSHOT_EVENTS
+        self,
+        log: Log,
+        sink: Sink | None,
+        at: Reached = unheard,
+        patience: Patience | None = None,
+        snapshot_events: int = SNAPSHOT_EVENTS,
     ) -> None:
         self._log = log
         self._sink = sink
         self._at = at
+        self._patiently = patience or Patience()
         self._snapshot_events = snapshot_events
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
@@ -135,7 +140,7 @@ class Writer:
             if job.transcript.state is not base:
                 raise BrokenInvariant(clause="LOG-4", reason=f"a step of job {job.name} does not follow on its log")
         appends = [step.job.append_of(step.proposal, step.base) for step in steps]
-        durable = patiently(lambda: self._log.begin(appends), APPEND_TRIES)
+        durable = self._patiently(lambda: self._log.begin(appends))
         self._at("turn.begun")
         return Begun(steps, appends, durable)
 
@@ -145,7 +150,7 @@ class Writer:
         try:
             results = durable()
         except Transient:
-            results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
+            results = self._patiently(lambda: self._log.append(appends))
         self._at("turn.durable")
         lost: list[LostTenure] = []
         far: list[Job] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..fsm.admission import check, check_runtime
+from ..fsm.errors import Transient
 from ..fsm.points import Reached, unheard
 from ..fsm.ports import Store
 from ..runtime.job import Job
@@ -44,12 +45,19 @@ def new_worker(
         pace=pace,
         segments=None if snapshots is None else Segments(snapshots, say=say_not_kept),
         at=at,
+        told=say_waiting,
     )
 
 
 def say_not_kept(fault: OSError) -> None:
     """Jobs do not depend on kept caches, and go on."""
     terminal.say(f"caches are not kept any more: {fault}; a resume will compute them again", style="yellow")
+
+
+def say_waiting(problem: Transient | None) -> None:
+    """Say once that the database is waited for, and once that it is back."""
+    text = "the database is back; going on" if problem is None else f"waiting for the database: {problem}"
+    terminal.say(text, style="yellow")
 
 
 def admit_job(job: Job, model: Model) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy.types import BigInteger
 
 from ..fsm.errors import (
     DatabaseFault,
+    DatabaseFull,
     DatabaseLocked,
     DatabaseUnavailable,
     Problem,
@@ -31,12 +32,16 @@ from .driver import Driver
 BUSY_TIMEOUT_MS = 10_000
 WRITE_AHEAD_TRIES = 5
 SQLITE_MIN = (3, 35, 0)  # the first with RETURNING
+NO_ROOM = "53100"
+READ_ONLY = "25006"  # a server that is not, or not yet, the one to write to: during a failover
+REACHED = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+           "tcp_user_timeout": 30_000}  # fmt: skip
+"""Of PostgreSQL's driver, where the URL does not say otherwise: nobody waits for ever for a host that has vanished."""
 
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _ENVIRONMENT = {
     sqlite3.SQLITE_AUTH,
     sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_NOLFS,
     sqlite3.SQLITE_NOMEM,
@@ -112,7 +117,7 @@ class Database:
         try:
             yield
         except (exc.DBAPIError, exc.TimeoutError, sqlite3.Error, psycopg.Error) as error:
-            if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
+            if isinstance(error, exc.DBAPIError) and (error.connection_invalidated or read_only(error)):
                 self.close()  # the other connections are as lost, and are made anew
             raise self._problem(error) from error
 
@@ -155,6 +160,8 @@ class Database:
     def _sqlite_problem(self, code: int, reason: str) -> Problem:
         if code in _LOCKED:
             return DatabaseLocked(self.name, reason)
+        if code == sqlite3.SQLITE_FULL:
+            return DatabaseFull(self.name, reason)
         if code == sqlite3.SQLITE_NOTADB:
             return UnsupportedDatabase(self.name, "the file is no SQLite database")
         if code in _ENVIRONMENT:
@@ -165,9 +172,16 @@ class Database:
         state = error.sqlstate or ""
         if state.startswith("40") or state == "55P03":  # serialization, deadlock; lock not available
             return DatabaseLocked(self.name, reason)
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        if state == NO_ROOM:
+            return DatabaseFull(self.name, reason)
+        if state == READ_ONLY or isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
             return DatabaseUnavailable(self.name, reason)
         return DatabaseFault(self.name, reason)
+
+
+def read_only(error: exc.DBAPIError) -> bool:
+    """Whether the server that the connection leads to only reads."""
+    return isinstance(error.orig, psycopg.Error) and error.orig.sqlstate == READ_ONLY
 
 
 def watch(engine: Engine, at: Reached) -> None:
@@ -212,8 +226,9 @@ def postgres_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
 
     Locks are waited for as patiently as in SQLite.
     """
-    single = create_engine(url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None)
-    transactions = create_engine(url)
+    reached = {name: value for name, value in REACHED.items() if name not in url.query}
+    single = create_engine(url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, connect_args=reached)
+    transactions = create_engine(url, connect_args=reached)
 
     def connect(connection: psycopg.Connection[Any], record: object) -> None:
         # Every integer is a bigint: where the type follows the value, statements are planned anew as sequences grow.

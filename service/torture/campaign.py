@@ -82,7 +82,7 @@ class Campaign:
 
     def __init__(self, folder: Path, ground: Ground, opened: Open = open_real) -> None:
         self.ground = ground
-        self._folder = folder
+        self.folder = folder
         self._open = opened
         self._models = Models(folder, LANES)
         self._model = folder / "model"
@@ -92,10 +92,10 @@ class Campaign:
 
     def rehearse(self, scene: Scene) -> Rehearsal:
         """Run a scene undisturbed. Errors: ChildFailed; so does a scene whose own end is not sound."""
-        self._lay(scene)
-        before = self._scan(scene)
-        ended = self._run(scene, self._open)
-        whole = self._scan(scene)
+        self.lay(scene)
+        before = self.scan(scene)
+        ended = self.run(scene, self._open)
+        whole = self.scan(scene)
         wrong = list(after_end(scene, before, whole, whole, ended))
         if wrong or ended.killed:
             raise ChildFailed(0, f"scene {scene.name} on {self.ground.name}, undisturbed: {'; '.join(wrong)}")
@@ -105,40 +105,41 @@ class Campaign:
         """Kill a process at one place, look, have another one go on, and look again."""
         kill = Kill(self.ground.name, scene.name, place)
         for _ in range(TRIES):
-            self._lay(scene)
-            ended = self._run(scene, self._open, place)
+            self.lay(scene)
+            ended = self.run(scene, self._open, place)
             if ended.killed or not ended.well or place.point == ANYWHERE:
                 break
-        found = self._scan(scene)
+        found = self.scan(scene)
         if not ended.killed and place.point != ANYWHERE:
-            last = ended.words.strip().rpartition("\n")[2]
-            return Result(kill, found.state, [f"the process did not get there: it ended with {ended.code} {last}"])
+            return Result(
+                kill, found.state, [f"the process did not get there: it ended with {ended.code}: {ended.last}"]
+            )
         faults = list(after_kill(scene, ended, rehearsed.before, found, rehearsed.whole))
-        retry = self._run(scene, open_real)
-        faults += after_end(scene, found, self._scan(scene), rehearsed.whole, retry)
+        retry = self.run(scene, open_real)
+        faults += after_end(scene, found, self.scan(scene), rehearsed.whole, retry)
         return Result(kill, found.state, faults)
 
-    def _lay(self, scene: Scene) -> None:
+    def lay(self, scene: Scene) -> None:
         def fill(url: str) -> None:
             with closing(open_real(url, unheard)) as store:
-                prepare(self._world(store, scene, unheard, lambda job, sequence: None))
+                prepare(self.world(store, scene, unheard, lambda job, sequence: None))
 
         self.ground.lay(scene.name, fill)
 
-    def _run(self, scene: Scene, opened: Open, place: Place | None = None) -> Ended:
+    def run(self, scene: Scene, opened: Open, place: Place | None = None) -> Ended:
         def body(at: Reached, mark: Mark) -> None:
             with closing(opened(self.ground.url, at)) as store:
-                scene.act(self._world(store, scene, at, mark))
+                scene.act(self.world(store, scene, at, mark))
 
-        ended = child.run(body, self._folder, place)
+        ended = child.run(body, self.folder, place)
         self.ground.settle()
         return ended
 
-    def _scan(self, scene: Scene) -> Scan:
+    def scan(self, scene: Scene) -> Scan:
         with closing(open_real(self.ground.url, unheard)) as store:
             return scan(store, scene)
 
-    def _world(self, store: Store, scene: Scene, at: Reached, mark: Mark) -> World:
+    def world(self, store: Store, scene: Scene, at: Reached, mark: Mark) -> World:
         return World(store, self._models, str(self._model), scene, at, mark)
 
 
@@ -182,8 +183,3 @@ def torture(
         hear(results[-1])
     reached = sum((rehearsed.points for rehearsed in rehearsals.values()), Counter[str]())
     return Verdict(results, [point for point in points_of(campaign.ground.name) if not reached[point]])
-
-
-def torture_again(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
-    """These kills alone."""
-    return Verdict([campaign.kill(scene, campaign.rehearse(scene), place) for scene, place in kills], [])

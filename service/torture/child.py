@@ -5,7 +5,9 @@ Starting an interpreter and importing torch takes more than a second, a copy som
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import select
 import signal
 import sys
 import threading
@@ -13,6 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,27 +58,94 @@ class Ended(NamedTuple):
         return self.signal == signal.SIGKILL
 
     @property
+    def last(self) -> str:
+        """The last thing it said: its error, or where it stood when it was late."""
+        lines = [line.strip() for line in self.words.splitlines() if line.strip()] or ["no word"]
+        if self.signal == signal.SIGALRM:
+            stood = [after for line, after in pairwise(lines) if "most recent call" in line]
+            return f"not over after {PATIENCE_S} s; its threads stood at {'; '.join(stood)}"
+        return lines[-1]
+
+    @property
+    def error(self) -> str:
+        """The name of the error that ended it, or nothing."""
+        return "" if self.well or self.signal else self.last.partition(":")[0].rpartition(".")[2]
+
+    @property
     def well(self) -> bool:
         return not self.signal and not self.code
 
 
-def run(body: Body, folder: Path, kill: Place | None = None) -> Ended:
-    """Run `body` in a process of its own, which is killed at `kill`. This process must have one thread only.
+class Running:
+    """A process that `start` has started."""
 
-    A process that has not ended after PATIENCE_S seconds is ended by SIGALRM.
+    def __init__(self, pid: int, marks: Path, words: Path) -> None:
+        self.pid = pid
+        self._marks, self._words = marks, words
+        self._begin = time.monotonic()
+        self._end = os.pidfd_open(pid)
+        self._ended = select.poll()
+        self._ended.register(self._end, select.POLLIN)
+
+    def ended(self, wait_s: float = 0.0) -> bool:
+        """Whether it has ended, after waiting for that for so long at most."""
+        return bool(self._ended.poll(wait_s * 1000))
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+
+    @property
+    def told(self) -> dict[str, int]:
+        """Job -> the newest event that somebody outside has been told of until now."""
+        told: dict[str, int] = {}
+        for _, job, sequence in (line.split(" ") for line in self._lines() if line.startswith("= ")):
+            told[job] = max(int(sequence), told.get(job, 0))
+        return told
+
+    def wait(self) -> Ended:
+        """Wait until it ends. One that has run for PATIENCE_S seconds says where it stands, and is ended by SIGALRM.
+
+        Its seconds are counted one by one: the clock goes on while somebody has stopped this process, or that one.
+        """
+        seconds = 0
+        while not self.ended(1.0):
+            seconds += not self._stopped()
+            if seconds >= PATIENCE_S:
+                os.kill(self.pid, signal.SIGALRM)
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self._end)
+        return Ended(
+            os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+            os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0,
+            [line for line in self._lines() if not line.startswith("= ")],
+            self.told,
+            self._words.read_text("utf-8", "replace"),
+            time.monotonic() - self._begin,
+        )
+
+    def _lines(self) -> list[str]:
+        return self._marks.read_text().splitlines()
+
+    def _stopped(self) -> bool:
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+
+
+def start(body: Body, folder: Path, kill: Place | None = None, name: str = "") -> Running:
+    """Start `body` in a process of its own, which is killed at `kill`. This process must have one thread only.
+
+    name    of its files in `folder`, where several run at a time
     """
     if threading.active_count() > 1:
         raise RuntimeError("a copy of a process has none of its threads, and may wait for one")
-    marks, words = folder / "marks", folder / "words"
+    marks, words = folder / f"{name}marks", folder / f"{name}words"
     marks.write_bytes(b"")
     words.write_bytes(b"")
-    begin = time.monotonic()
     pid = os.fork()
     if not pid:
         code = 1
         try:
-            signal.alarm(PATIENCE_S)
             os.dup2(os.open(words, os.O_WRONLY), sys.stderr.fileno())
+            faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
             _child(body, os.open(marks, os.O_WRONLY | os.O_APPEND), kill)
             code = 0
         except BaseException:
@@ -83,23 +153,16 @@ def run(body: Body, folder: Path, kill: Place | None = None) -> Ended:
         finally:
             sys.stderr.flush()
             os._exit(code)  # what this process does at its end is its own, and not its copies'
+    return Running(pid, marks, words)
+
+
+def run(body: Body, folder: Path, kill: Place | None = None) -> Ended:
+    """Run `body` as `start` does, and wait until it has ended."""
+    running = start(body, folder, kill)
     if kill is not None and kill.point == ANYWHERE:
         time.sleep(kill.nth * MOMENT_S)
-        os.kill(pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
-    _, status = os.waitpid(pid, 0)
-    seconds = time.monotonic() - begin
-    lines = marks.read_text().splitlines()
-    told: dict[str, int] = {}
-    for _, job, sequence in (line.split(" ") for line in lines if line.startswith("= ")):
-        told[job] = max(int(sequence), told.get(job, 0))
-    return Ended(
-        os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
-        os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0,
-        [line for line in lines if not line.startswith("= ")],
-        told,
-        words.read_text("utf-8", "replace"),
-        seconds,
-    )
+        running.kill()
+    return running.wait()
 
 
 def _child(body: Body, marks: int, kill: Place | None) -> None:

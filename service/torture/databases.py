@@ -7,10 +7,11 @@ import logging
 import secrets
 import shutil
 import signal
+import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,15 +75,19 @@ class SqliteGround:
 
 
 class PostgresGround:
-    """A database on a server, with a copy of its tables for each scene. No other process uses this one's connection."""
+    """A database on a server, with a copy of its tables for each scene. No other process uses this one's connection.
+
+    server   where it may be stopped and started
+    """
 
     name = "postgres"
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, server: OwnServer | None = None) -> None:
         self.url = url
+        self.server = server
         schema.upgrade(url)
-        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        self._connection = psycopg.connect(plain, autocommit=True)
+        self._plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        self._connection = psycopg.connect(self._plain, autocommit=True)
         self._tables = [table.name for table in metadata.sorted_tables]
         self._kept: set[str] = set()
 
@@ -101,14 +106,30 @@ class PostgresGround:
 
     def settle(self) -> None:
         until = time.monotonic() + SETTLED_S
-        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        while (row := self._do(query).fetchone()) is not None and row[0]:
+        while self.backends():
             if time.monotonic() > until:
                 raise DatabaseUnavailable(self.name, "the server keeps on working for a process that is gone")
             time.sleep(POLL_S)
 
     def close(self) -> None:
         self._connection.close()
+
+    def reconnect(self) -> None:
+        """After the server has been away."""
+        self.close()
+        self._connection = psycopg.connect(self._plain, autocommit=True)
+
+    def connected(self) -> bool:
+        """Whether the server still answers on this connection."""
+        with suppress(psycopg.OperationalError):
+            self._do("SELECT 1")
+            return True
+        return False
+
+    def backends(self) -> list[int]:
+        """The server's processes that work in this database for others."""
+        query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        return [pid for (pid,) in self._do(query).fetchall()]
 
     def _do(self, statement: str) -> psycopg.Cursor[Any]:
         return self._connection.execute(statement.encode())
@@ -119,24 +140,44 @@ def has_server() -> bool:
     return importlib.util.find_spec(SERVER) is not None
 
 
-@contextmanager
-def own_server(folder: Path) -> Iterator[str]:
-    """A PostgreSQL server for as long as the block lasts; its URL. It does not sync: it is not what is killed."""
-    logging.getLogger(SERVER).setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the wheel's, about the folder of its lock
-        server = importlib.import_module(SERVER).get_server(folder / "postgres", cleanup_mode="delete")
-    url = str(server.get_uri())
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET fsync = off")
-        connection.execute("SELECT pg_reload_conf()")
-    try:
-        yield url
-    finally:
-        postmaster = server.get_postmaster_info().process
-        postmaster.send_signal(signal.SIGQUIT)  # at once: what an orderly end would write is deleted next
-        postmaster.wait(30)
-        server.cleanup()
+class OwnServer:
+    """A PostgreSQL server of this command's own. It does not sync: a crash of its processes alone takes nothing back.
+
+    url   of a database on it
+    """
+
+    def __init__(self, folder: Path) -> None:
+        logging.getLogger(SERVER).setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the wheel's, about the folder of its lock
+            self._server = importlib.import_module(SERVER).get_server(folder / "postgres", cleanup_mode="delete")
+        self.url = str(self._server.get_uri())
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def stop(self, how: signal.Signals) -> None:
+        """End it, by SIGINT as `pg_ctl stop -m fast` does, or by SIGQUIT as in a crash, and wait for that."""
+        postmaster = self._server.get_postmaster_info().process
+        if postmaster.is_running():
+            postmaster.send_signal(how)
+        until = time.monotonic() + SETTLED_S
+        while postmaster.is_running() and postmaster.status() != "zombie":  # the system may take its time to bury it
+            if time.monotonic() > until:
+                raise DatabaseUnavailable(self.url, "its server does not end")
+            time.sleep(POLL_S)
+
+    def start(self) -> None:
+        """Start it again, and wait until it takes connections. Errors: DatabaseUnavailable."""
+        try:
+            self._server.ensure_postgres_running()
+        except (subprocess.SubprocessError, OSError) as error:
+            raise DatabaseUnavailable(self.url, f"its server does not start again ({error})") from error
+
+    def close(self) -> None:
+        """End it at once, and delete its files: what an orderly end would write would be deleted next."""
+        self.stop(signal.SIGQUIT)
+        self._server.cleanup()
 
 
 @contextmanager

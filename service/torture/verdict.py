@@ -128,8 +128,7 @@ def _turn(ended: Ended, before: Scan, found: Scan, whole: Scan) -> Iterator[str]
 def after_end(scene: Scene, killed: Scan, found: Scan, whole: Scan, retry: Ended) -> Iterator[str]:
     """The end is that of the undisturbed run, reached by one tenure more."""
     if not retry.well:
-        last = next((line for line in reversed(retry.words.splitlines()) if line.strip()), "no word")
-        yield f"the process that went on ended with {retry.code or -retry.signal}: {last}"
+        yield f"the process that went on ended with {retry.code or -retry.signal}: {retry.last}"
     yield from found.faults
     if found.answers != whole.answers:
         yield f"the commands were answered with {found.answers}, and undisturbed with {whole.answers}"

@@ -10,9 +10,10 @@ import pytest
 from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result, transcript
 from databases import wall_clock_ms
 
-from decodelog.fsm.errors import DatabaseLocked, UnknownModel
+from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable, UnknownModel
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Command
+from decodelog.runtime import patience
 from decodelog.runtime.worker import Pace, Worker, one_at_a_time
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
@@ -169,6 +170,78 @@ def test_a_locked_database_is_waited_for_wherever_the_worker_meets_it(store):
     assert result(store, cancelled)["finish_reason"] == "cancelled"
     assert {"owners", "claim", "read", "append", "pending", "row", "settle", "waiting", "release"} <= locked.failed
     assert_audited(store)
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_job_whose_claim_was_never_answered_is_claimed_again_by_the_same_worker(store):
+    class Unanswered(Locked):
+        def claim(self, *arguments, **options):
+            claims = self._store.claim(*arguments, **options)
+            if claims and "claim" not in self.failed:
+                self.failed.add("claim")
+                raise DatabaseUnavailable("test", "the answer is lost")
+            return claims
+
+    job = admit(store, model("Hello"))
+    worker(Unanswered(store), model("Hello")).run(drain=True)
+    done = result(store, job)
+    assert (done["text"], done["usage"]["attempts"]) == ("Hello", 1)
+    assert store.row(job).fence == 2
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-2", "LOG-7")
+def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_is_said_once(store, monkeypatch):
+    class Away(Locked):
+        """Every call of every thread fails, from the third append on, for longer than its lease."""
+
+        appends, until = 0, None
+
+        def __getattr__(self, name):
+            call = getattr(self._store, name)
+
+            def reached(*arguments, **options):
+                self.appends += name in ("append", "begin")
+                if self.appends == 3 and self.until is None:
+                    self.until = time.monotonic() + 0.9
+                if self.until is not None and time.monotonic() < self.until:
+                    raise DatabaseUnavailable("test", "it is away")
+                return call(*arguments, **options)
+
+            return reached
+
+    monkeypatch.setattr(patience, "NOTICED_S", 0.3)
+    said = []
+    jobs = [admit(store, model("Hello, world.")) for _ in range(2)]
+    pace = Pace(lease_ms=300, claim_ms=1, inbox_ms=0, idle_ms=5)
+    worker(Away(store), model("Hello, world."), pace=pace, told=said.append).run(drain=True)
+    assert [type(problem) for problem in said] == [DatabaseUnavailable, type(None)]
+    assert {result(store, job)["text"] for job in jobs} == {"Hello, world."}
+    assert {result(store, job)["usage"]["attempts"] for job in jobs} == {1}
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-2")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_database_that_does_not_come_back_is_a_typed_error_after_the_stated_time(store, stopped):
+    class Gone(Locked):
+        def __getattr__(self, name):
+            if stopped and name in ("append", "begin"):
+                made.stop()
+            self.failed.add(name)
+            if {"append", "begin"} & self.failed:
+                raise DatabaseUnavailable("test", "it is gone")
+            return getattr(self._store, name)
+
+    job = admit(store, model("Hello"))
+    pace = Pace(lease_ms=2_000, claim_ms=1, patience_ms=60_000 if stopped else 400)
+    made = worker(Gone(store), model("Hello"), pace=pace)
+    begin = time.monotonic()
+    with pytest.raises(DatabaseUnavailable):
+        made.run(drain=True)
+    assert time.monotonic() - begin < 10
+    worker(store, model("Hello"), made.name).run(drain=True)
+    assert result(store, job)["text"] == "Hello"
 
 
 @pytest.mark.contract("FSM-7", "CALL-9")

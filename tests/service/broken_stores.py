@@ -1,20 +1,27 @@
-"""A campaign against a store that keeps its promises only half, in a process of its own: `broken_stores.py NAME...`."""
+"""Campaigns that must find something, in a process of its own: `broken_stores.py NAME...`."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
+import subprocess
 import sys
 import tempfile
+import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from decodelog.fsm.errors import DatabaseLocked
 from decodelog.fsm.ports import Outcome
-from decodelog.service.torture import campaign
+from decodelog.service.torture import campaign, child
+from decodelog.service.torture.adversities import rehearse_load
 from decodelog.service.torture.child import Place
 from decodelog.service.torture.databases import SqliteGround
 from decodelog.service.torture.scenes import SCENES
+from decodelog.service.torture.siege import Siege
 from decodelog.store.offer import offer
 
 
@@ -67,6 +74,55 @@ KILLS = (
 )
 
 
+def tampered(folder, ground):
+    """A siege in which somebody takes away the newest append."""
+
+    def disturb(siege):
+        yield 0.3
+        with closing(sqlite3.connect(ground.url.removeprefix("sqlite:///"))) as connection, connection:
+            connection.execute("DELETE FROM appends WHERE id = (SELECT max(id) FROM appends)")
+        siege.look()
+
+    return besieged(folder, ground, disturb, ())
+
+
+def harmless(folder, ground):
+    """A siege that only looks."""
+
+    def disturb(siege):
+        yield 0.2
+        siege.look()
+
+    return besieged(folder, ground, disturb, (DatabaseLocked,))
+
+
+def besieged(folder, ground, disturb, expected):
+    made = campaign.Campaign(folder, ground)
+    return Siege(made, rehearse_load(made), 1).run("test", disturb, expected).faults
+
+
+def hung(folder, ground):
+    """A process that does not end, where one may take two seconds."""
+    yield started(folder, lambda at, mark: time.sleep(60)).wait().last
+
+
+def stopped(folder, ground):
+    """A process that takes a second, and is stopped for three."""
+    running = started(folder, lambda at, mark: time.sleep(1))
+    subprocess.Popen(["sh", "-c", f"kill -STOP {running.pid}; sleep 3; kill -CONT {running.pid}"])
+    ended = running.wait()
+    if not ended.well or ended.seconds < 2:
+        yield f"{ended.signal} {ended.code} {ended.seconds} {ended.last}"
+
+
+def started(folder, body):
+    child.PATIENCE_S = 2
+    return child.start(body, folder)
+
+
+OTHERS = {each.__name__: each for each in (tampered, harmless, hung, stopped)}
+
+
 def opened(name, url, at):
     return STORES[name](campaign.open_real(url, at))
 
@@ -79,6 +135,9 @@ def main(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ground = SqliteGround(Path(folder))
         for name in names:
+            if name in OTHERS:
+                found[name] = list(OTHERS[name](Path(folder), ground))
+                continue
             made = campaign.Campaign(Path(folder), ground, partial(opened, name))
             found[name] = [
                 fault

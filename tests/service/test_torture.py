@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import decodelog, ended, process
 
 from decodelog.fsm.points import MOMENTS, ONE_STATEMENT, OPERATIONS, POINTS
+from decodelog.service.torture.adversities import ADVERSITIES
 from decodelog.service.torture.campaign import BEATS, INSTANTS, Rehearsal, plan, points_of
 from decodelog.service.torture.child import ANYWHERE, Place
 from decodelog.service.torture.scenes import SCENES
@@ -20,7 +23,7 @@ from decodelog.service.torture.verdict import Scan
 BROKEN_STORES = Path(__file__).with_name("broken_stores.py")
 
 
-@pytest.mark.contract("LOG-10", "RES-4", "FSM-6", "LOG-4", "LOG-7", "OUT-7")
+@pytest.mark.contract("LOG-10", "RES-4", "FSM-6", "LOG-2", "LOG-4", "LOG-7", "OUT-7")
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_a_process_killed_at_any_point_leaves_the_old_state_or_the_new_and_the_job_the_same_end(database: str) -> None:
     with process("torture", "--quick", "--db", database, "--json") as running:
@@ -29,29 +32,57 @@ def test_a_process_killed_at_any_point_leaves_the_old_state_or_the_new_and_the_j
     report = done.json
     assert (report["ok"], report["torture_failures"], report["unreached"]) == (True, 0, {database: []})
     assert [result for result in report["results"] if result["faults"]] == []
-    assert {result["point"] for result in report["results"]} == set(points_of(database))
+    befallen = {
+        name for name, adversity in ADVERSITIES.items() if database in {*adversity.kinds} & {*adversity.quick}
+    } - {*report["left_out"][database]}
+    assert {result["point"] for result in report["results"]} == {*points_of(database), *befallen}
+    assert {"database.locked", {"sqlite": "file.limit", "postgres": "server.away"}[database]} <= befallen
     assert report["torture_points"] == len(report["results"])
     states = {state for result in report["results"] for state in result["state"].split("+")}
     assert states == {"absent", "ADMITTED", "PREFILLED", "DECIDED", "PENDING", "CLOSED"}
 
 
-@pytest.mark.contract("LOG-10", "LOG-1", "LOG-4")
-def test_a_store_that_commits_half_of_a_turn_or_says_durable_too_early_is_found_out() -> None:
-    command = [sys.executable, str(BROKEN_STORES), "sound", "halved", "early"]
+OTHERS = ("tampered", "harmless", "hung", "stopped")
+
+
+@cache
+def script(*names: str) -> Any:
+    """What the script finds under each name."""
+    command = [sys.executable, str(BROKEN_STORES), *names]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=100)
     assert done.returncode == 0, done.stderr
-    faults = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.contract("LOG-10", "LOG-1", "LOG-4")
+def test_a_store_that_commits_half_of_a_turn_or_says_durable_too_early_is_found_out() -> None:
+    faults = script("sound", "halved", "early")
     assert faults["sound"] == []
     assert [fault for fault in faults["halved"] if "and the jobs have [1, 1, 0] of" in fault]
     assert [fault for fault in faults["early"] if "was shown and is not in the log" in fault]
 
 
 @pytest.mark.contract("LOG-10")
+def test_a_log_that_is_changed_under_its_workers_and_harm_that_meets_nobody_are_found_out() -> None:
+    found = script(*OTHERS)
+    assert [fault for fault in found["tampered"] if "the undisturbed run" in fault or fault.startswith("audit: ")]
+    assert "no worker has ended with DatabaseLocked" in found["harmless"]
+
+
+@pytest.mark.contract("LOG-10")
+def test_a_process_that_hangs_is_ended_and_says_where_and_one_that_somebody_stops_is_not_late() -> None:
+    found = script(*OTHERS)
+    assert found["hung"][0].startswith("not over after 2 s; its threads stood at File ")
+    assert found["stopped"] == []
+
+
+@pytest.mark.contract("LOG-10")
 def test_one_kill_can_be_repeated_by_its_name() -> None:
-    only = ("--only", "decided:append.commit:3", "--only", "pending:anywhere:400")
+    only = ("--only", "decided:append.commit:3", "--only", "pending:anywhere:400", "--only", "load:database.read:4")
     with process("torture", *only, "--db", "sqlite", "--json") as running:
-        result, anywhere = ended(running).json["results"]
+        result, anywhere, adversity = ended(running).json["results"]
     assert (anywhere["point"], anywhere["nth"], anywhere["faults"]) == ("anywhere", 400, [])
+    assert (adversity["point"], adversity["nth"], adversity["faults"]) == ("database.read", 4, [])
     assert [result[key] for key in ("scene", "point", "nth", "state", "faults")] == [
         "decided", "append.commit", 3, "DECIDED", [],
     ]  # fmt: skip
@@ -80,6 +111,7 @@ def test_points_and_scenes_are_listed_with_what_they_are() -> None:
     assert list(listed["scenes"]) == [scene.name for scene in SCENES]
     assert {f"{operation}.{moment}" for operation in OPERATIONS for moment in MOMENTS} <= set(POINTS)
     assert set(POINTS) - set(points_of("postgres")) == ONE_STATEMENT
+    assert list(listed["adversities"]) == list(ADVERSITIES)
     assert "decided" in decodelog("torture", "--list").stdout
 
 
@@ -90,6 +122,8 @@ def test_points_and_scenes_are_listed_with_what_they_are() -> None:
         ("--only", "decided:nowhere:1"),
         ("--only", "nothing:call.before:1"),
         ("--only", "decided:call.before:0"),
+        ("--only", "decided:database.read:1"),
+        ("--only", "load:call.before:1"),
         ("--db", "mysql://localhost/x"),
     ],
 )

@@ -12,6 +12,7 @@ from steps import admit
 
 from decodelog.fsm.errors import (
     DatabaseFault,
+    DatabaseFull,
     DatabaseLocked,
     DatabaseUnavailable,
     Rejected,
@@ -184,7 +185,7 @@ def test_a_full_disk_undoes_the_whole_batch(sqlite_url):
         results = store.append([writer.step() for writer in writers])
         return [writer.at(result.head) for writer, result in zip(writers, results, strict=True)]
 
-    with pytest.raises(DatabaseUnavailable, match="disk is full"):  # noqa: PT012 - some step or other
+    with pytest.raises(DatabaseFull, match="make room"):  # noqa: PT012 - some step or other
         while True:
             writers = step()
     heads = {store.row(writer.job).head.sequence for writer in writers}
@@ -208,6 +209,32 @@ def test_connections_that_the_server_ended_are_an_error_once_and_then_made_anew(
     results = [store.append([writer.step()]) for _ in range(2)]
     assert [result.outcome for (result,) in results] == [Outcome.APPENDED, Outcome.DUPLICATE]
     store.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_server_that_only_reads_is_away_and_not_broken(postgres_url, postgres_server):
+    """As one is to which a failover has not come yet."""
+    store = open_store(postgres_url)
+    writer = admit(store)
+    name = "default_transaction_read_only"
+    postgres_server.admin.execute(f"ALTER DATABASE decodelog SET {name} = on")
+    try:
+        store.close()
+        for attempt in (lambda: store.append([writer.step()]), lambda: store.release("worker")):
+            with pytest.raises(DatabaseUnavailable, match="read-only"):
+                attempt()
+    finally:
+        postgres_server.admin.execute(f"ALTER DATABASE decodelog RESET {name}")
+    (result,) = store.append([writer.step()])
+    assert result.outcome is Outcome.APPENDED
+    store.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_host_that_has_vanished_is_not_waited_for_for_ever_and_the_url_has_the_last_word(postgres_url):
+    with closing(open_store(f"{postgres_url}&connect_timeout=3")) as store, store._database.single() as connection:
+        given = connection.connection.dbapi_connection.info.get_parameters()
+    assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("3", "30000")
 
 
 @pytest.mark.contract("LOG-2")

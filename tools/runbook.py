@@ -1,0 +1,119 @@
+"""Write the runbook at the end of docs/operations.md: an entry for every typed error, from the errors and from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from decisions import table
+
+from decodelog.fsm.errors import Defect, Problem, Rejected, Transient
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/operations.md"
+MARK = "<!-- `make docs` writes what follows, from fsm/errors.py and tools/runbook.py -->\n"
+
+KINDS: Final[dict[type[Problem], str]] = {
+    Transient: """### It may succeed later
+
+Workers try again by themselves, for a bounded time or number of times; commands do not. Nothing is lost, and nothing
+was done by half. Somebody has to act where it lasts.
+""",
+    Defect: """### Something cannot be as it is: stop, keep the evidence, look
+
+None of these is tried again. Stop the workers that say it, export the job or back the database up as it is, and look
+before anything is changed.
+""",
+    Rejected: """### The caller, or whoever set the program up, must change something
+
+Trying again unchanged cannot help. A refused request was not admitted; a job that a worker refuses is left to others,
+as it is.
+""",
+}
+
+GUIDANCE: Final = {
+    # it may succeed later
+    "database_unavailable": "Look whether the server runs and takes connections, whether the disk can be read, and "
+    "what the reason says; after a failover, where the URL leads to. Workers wait 60 s and then end: start them "
+    "again when it is back. A name, a password or a database that is wrong says this too.",
+    "database_full": "Make room on the disk of the database, its write-ahead log included. Workers go on by "
+    "themselves within 60 s, later when they are started again.",
+    "database_locked": "Find the process that holds it: for SQLite an open shell, a backup or a migration (`fuser "
+    "decodelog.db`), for PostgreSQL `pg_stat_activity` and `pg_locks`. Ending that process is safe.",
+    "fetch_failed": "Look at the network, the proxy and the disk, and fetch again: nothing half-fetched is used.",
+    "no_free_slot": "For programs that reserve lanes themselves: hold fewer jobs than the session has slots.",
+    "call_failed": "It counts against its job's retry budget, and the reason is in `decodelog events JOB`. Where many "
+    "jobs fail so, look at the worker's memory and device.",
+    "prepared_cache_changed": "As `call_failed`. Repeated, something else writes into the cache: restart that worker.",
+    "roster_incomplete": "As `call_failed`.",
+    "child_failed": "Run `decodelog doctor`; where the kernel has killed the process, give it more memory.",
+    # stop and look
+    "broken_limits": "The installation was edited: install it anew.",
+    "broken_table": "The installation was edited: install it anew.",
+    "broken_invariant": "Run `decodelog audit JOB`, keep `decodelog export JOB --out job.dlog`, and report both.",
+    "wrong_scores": "An error of the program or of an adapter: keep the export of the job, and report it.",
+    "wrong_draw": "As `wrong_scores`.",
+    "database_fault": "The tables are not what the schema says: `decodelog db check`, and the server's log. Somebody "
+    "has changed them, or the database is damaged; restore a backup beside it and compare.",
+    "misformed_append": "An error of the program: nothing was written. Report it.",
+    "corrupt_record": "Stop what writes, copy the database as it is, and check disk and memory. `decodelog audit "
+    "--all` names every damaged place; jobs that it does not name are sound. Restore a backup beside it; an export "
+    "of the job from before shows what was there.",
+    # whoever set the program up
+    "schema_missing": "Nobody has run `decodelog db upgrade` on it, or the URL leads to another database: look before "
+    "you make a new one.",
+    "schema_outdated": "The program is newer than the database: stop the workers, back up, `decodelog db upgrade`.",
+    "schema_newer": "The program is older than the database: a host was left out when the others were upgraded.",
+    "unsupported_database": "Correct `--db` or DECODELOG_DB.",
+    "unknown_wire_tag": "As `schema_newer`: a later release has written this log.",
+    "unknown_model": "On a worker: jobs name models as they were submitted; a relative directory must exist there too.",
+    "model_not_fetched": "Fetch it on each machine that has workers.",
+    "unwritable_models": "Correct the permissions, or make room.",
+    "broken_artifact": "Fetch the model again; where it comes back, look at the disk.",
+    "not_admissible": "On a worker: its model, device or torch is not what the job binds. The job stays for a worker "
+    "that is; keep one until such jobs are done, or cancel them.",
+    "lost_tenure": "Ordinary after a worker was paused for longer than its lease, or its database was away for so "
+    "long: another worker has the job. Where it is frequent, the machine is overloaded or its clock of the database "
+    "jumps.",
+    "non_finite_scores": "The job is FAILED, its committed text stays. Where it is frequent, check weights and dtype.",
+    "no_token_left": "The job is FAILED, its committed text stays. Its bans leave nothing to choose.",
+    "terminal": "The job has ended: there is nothing to do.",
+    "idempotency_conflict": "Two callers use one key, or one caller changes its request between tries: tell it.",
+}
+"""Code -> what to look at and to do, beyond what the message says. Complete for Transient and Defect; a test looks."""
+
+OTHERS: Final = (
+    ("wrong_use", "a command's arguments are wrong; the message says which", "Correct the command line."),
+    (
+        "unexpected",
+        "an error that this program has no word for; exit code 1",
+        "The log is whole. Set DECODELOG_DEBUG=1 to see where it arose, run `decodelog doctor`, and report it.",
+    ),
+)
+
+
+def problems(kind: type[Problem]) -> Iterator[type[Problem]]:
+    """Every error of a kind, in the order in which they are declared."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from problems(each)
+
+
+def runbook() -> str:
+    """The generated part of the page. Deterministic."""
+    parts: list[str] = []
+    for kind, words in KINDS.items():
+        rows = [(f"`{each.code}`", each.says, GUIDANCE.get(each.code, "as it says")) for each in problems(kind)]
+        parts.append(f"{words}\n{table('code', 'what it says', 'what to look at, and to do', rows=rows)}")
+    rows = [(f"`{code}`", says, do) for code, says, do in OTHERS]
+    parts.append(f"### Codes of the command line alone\n\n{table('code', 'what it is', 'what to do', rows=rows)}")
+    return "\n".join(parts)
+
+
+def page(now: str) -> str:
+    """The whole page, of which everything after the mark is written anew."""
+    return now.partition(MARK)[0] + MARK + "\n" + runbook()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text("utf-8")), encoding="utf-8")

@@ -166,6 +166,7 @@ def again(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
     """These kills and adversities alone; one that cannot befall this database is none of it."""
     from ..torture.adversities import ADVERSITIES, befall, possible, rehearse_load
     from ..torture.campaign import Verdict
+    from ..torture.harm import NotPermitted
     from ..torture.siege import LOAD
 
     results: list[Result] = []
@@ -173,7 +174,10 @@ def again(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
         if scene is not LOAD:
             results.append(campaign.kill(scene, campaign.rehearse(scene), place))
         elif possible(campaign, ADVERSITIES[place.point]):
-            results.append(befall(campaign, rehearse_load(campaign), *place))
+            try:
+                results.append(befall(campaign, rehearse_load(campaign), *place))
+            except NotPermitted as error:
+                raise typer.BadParameter("this user may not mount a disk to fill", param_hint="--only") from error
     return Verdict(results, [])
 
 

@@ -46,6 +46,7 @@ GUIDANCE: Final = {
     "jobs fail so, look at the worker's memory and device.",
     "prepared_cache_changed": "As `call_failed`. Repeated, something else writes into the cache: restart that worker.",
     "roster_incomplete": "As `call_failed`.",
+    "job_busy": "A repair or a restore needs the job for itself. Wait for its end, or stop the worker that holds it.",
     "child_failed": "Run `decodelog doctor`; where the kernel has killed the process, give it more memory.",
     # stop and look
     "broken_limits": "The installation was edited: install it anew.",

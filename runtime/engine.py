@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
@@ -27,6 +26,7 @@ from ..fsm.transition import (
     StartAttempt,
 )
 from .batcher import Batcher, Called, numeric_fault
+from .host import THREADS, Host
 from .job import Job
 from .model import Model
 from .patience import patiently
@@ -36,7 +36,7 @@ from .policy.kinds import Mask
 from .policy.scores import Logits, VocabularyAxis
 from .prompt import unscored
 from .segments import Segments
-from .writer import APPEND_TRIES, JobStep, Sink, Turn, Writer
+from .writer import JobStep, Sink, Turn, Writer
 
 BESIDE_CALL_MS = 1.0
 BESIDE_JOBS_MAX = 16
@@ -66,13 +66,15 @@ class Engine:
         beside: bool | None = None,
         segments: Segments | None = None,
         at: Reached = unheard,
+        host: Host = THREADS,
     ) -> None:
         self.jobs: dict[str, Job] = {}
         self.model = model
         self._log = log
         self._at = at
+        self._host = host
         self._batcher = Batcher(model, form, segments, at)
-        self._writer = Writer(log, sink, at)
+        self._writer = Writer(log, sink, at, host)
         self._beside = beside
         self._call_ms = 0.0
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
@@ -90,7 +92,7 @@ class Engine:
         wish = job.state.spec.wish
         if wish is not None and wish.top is None and owes_prompt(job.state):
             commands.append(RecordPrompt(unscored(job.state.spec.prompt, self.model.text)))
-        patiently(lambda: job.record(self._log, *commands), APPEND_TRIES)
+        patiently(lambda: job.record(self._log, *commands), self._host.sleep)
         if not job.state.status.terminal:
             self.jobs[job.name] = job
 
@@ -176,9 +178,9 @@ class Engine:
         for job in self.jobs.values():
             by_step[next_step(job.state)].append(job)
         # A score row does not outlive its turn, so DECIDE also begins with a call: the one that brings the row back.
-        begin = time.monotonic()
+        begin = self._host.monotonic_s()
         called = self._batcher.call([*by_step[Step.CALL], *by_step[Step.DECIDE]])
-        self._call_ms = (time.monotonic() - begin) * 1000
+        self._call_ms = (self._host.monotonic_s() - begin) * 1000
         ended = dict(interruptions()) if interruptions is not None else {}
         for job in self.jobs.values():
             if job.abandoned:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -10,17 +9,18 @@ from ..fsm.errors import Transient
 
 Result = TypeVar("Result")
 
+TRIES = 4
 FIRST_WAIT_S = 0.05
 
 
-def patiently(action: Callable[[], Result], tries: int) -> Result:
-    """Run `action` up to `tries` times, waiting twice as long after each Transient; the last one is raised.
+def patiently(action: Callable[[], Result], sleep: Callable[[float], None]) -> Result:
+    """Run `action` up to TRIES times, sleeping twice as long after each Transient; the last one is raised.
 
     Only for actions that are idempotent: an append whose answer was lost is found again as a duplicate.
     """
-    for attempt in range(tries - 1):
+    for attempt in range(TRIES - 1):
         try:
             return action()
         except Transient:
-            time.sleep(FIRST_WAIT_S * 2**attempt)
+            sleep(FIRST_WAIT_S * 2**attempt)
     return action()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,13 +15,12 @@ from ..fsm.points import Reached, unheard
 from ..fsm.ports import CANCEL, Claim, Clock, Store
 from ..fsm.state import State
 from .engine import Engine
+from .host import THREADS, Host
 from .job import Job
 from .model import Model
-from .patience import patiently
+from .patience import Result, patiently
 from .segments import Segments
 from .writer import Sink
-
-TRIES = 4
 
 Admit = Callable[[Job, Model], None]
 """Refuses a job that this process must not run, with a typed error (ENV-9)."""
@@ -55,6 +52,7 @@ class Worker:
     segments    keeps the caches of the jobs in hand on disk, where given; `run` closes it
     dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
     at      told the points of `fsm.points` that are the runtime's
+    host    where its threads run, and their time
     """
 
     def __init__(
@@ -71,24 +69,26 @@ class Worker:
         pace: Pace = Pace(),
         segments: Segments | None = None,
         at: Reached = unheard,
+        host: Host = THREADS,
     ) -> None:
         self.name = name
         self._store = store
         self._load = load
         self._admit = admit
         self._clock = clock
-        self._sink = None if sink is None else one_at_a_time(sink)
+        self._sink = None if sink is None else one_at_a_time(sink, host)
         self._notice = notice or (lambda job, problem: None)
         self._dead = dead or (lambda owners: ())
         self._form = form
         self._pace = pace
         self._segments = segments
         self._at = at
+        self._host = host
         self._engines: dict[str, Engine] = {}
         self._fault: Problem | None = None
         self._refused: set[str] = set()
-        self._stopping = threading.Event()
-        self._beaten = threading.Event()
+        self._stopping = host.flag()
+        self._beaten = host.flag()
         self._due: dict[str, int] = {}
         self._commands: dict[str, str] = {}
 
@@ -98,15 +98,14 @@ class Worker:
 
     def run(self, jobs: Collection[str] | None = None, drain: bool = False) -> None:
         """Run claimable jobs (of `jobs`, where given). With `drain`, return when none of them is left to run."""
-        heart = threading.Thread(target=self._beat, name=f"heartbeat {self.name}", daemon=True)
-        heart.start()
+        heart = self._host.start(self._beat, f"heartbeat {self.name}")
         try:
             while not self._stopping.is_set():
                 self._claim(jobs)
                 if self._turn():
                     continue
                 # A live job of somebody else's is awaited: it is ours, should its owner die.
-                if drain and not patiently(lambda: self._store.waiting(jobs, self._refused), TRIES):
+                if drain and not self._patiently(lambda: self._store.waiting(jobs, self._refused)):
                     return
                 self._stopping.wait(self._pace.idle_ms / 1000)
         finally:
@@ -121,9 +120,12 @@ class Worker:
     def _held(self) -> list[str]:
         return [name for engine in self._engines.values() for name in engine.jobs]
 
+    def _patiently(self, action: Callable[[], Result]) -> Result:
+        return patiently(action, self._host.sleep)
+
     def _every(self, what: str, interval_ms: int) -> bool:
         """True at most once an interval."""
-        now = time.monotonic_ns() // 1_000_000
+        now = int(self._host.monotonic_s() * 1000)
         if now < self._due.get(what, 0):
             return False
         self._due[what] = now + interval_ms
@@ -135,9 +137,9 @@ class Worker:
         if free <= 0 or not self._every("claim", self._pace.claim_ms):
             return
         store, lease_ms = self._store, self._pace.lease_ms
-        dead = self._dead(patiently(store.owners, TRIES) - {self.name})
+        dead = self._dead(self._patiently(store.owners) - {self.name})
         exclude = [*held, *self._refused]
-        for claim in patiently(lambda: store.claim(self.name, lease_ms, free, jobs, dead, exclude), TRIES):
+        for claim in self._patiently(lambda: store.claim(self.name, lease_ms, free, jobs, dead, exclude)):
             self._take(claim)
 
     def _take(self, claim: Claim) -> None:
@@ -145,11 +147,11 @@ class Worker:
         try:
             self._at("tenure.claimed")
             engine = self._engine(claim.model)
-            job = patiently(lambda: Job.load(self._store, claim), TRIES)
+            job = self._patiently(lambda: Job.load(self._store, claim))
             self._at("tenure.loaded")
             self._admit(job, engine.model)
             if (deadline_ms := job.state.spec.envelope.termination.deadline_ms) is not None:
-                job.deadline_ms = patiently(lambda: self._store.row(claim.job), TRIES).created_ms + deadline_ms
+                job.deadline_ms = self._patiently(lambda: self._store.row(claim.job)).created_ms + deadline_ms
             engine.adopt(job, self.name)
             self._at("tenure.started")
         except LostTenure as loss:
@@ -157,14 +159,15 @@ class Worker:
         except Problem as problem:
             if not isinstance(problem, Transient):
                 self._refused.add(claim.job)
-            patiently(lambda: self._store.release(self.name, [claim.job]), TRIES)
+            self._patiently(lambda: self._store.release(self.name, [claim.job]))
             self._notice(claim.job, problem)
 
     def _engine(self, model: str) -> Engine:
         if model not in self._engines:
             self._engines[model] = Engine(
-                self._store, self._load(model), self._sink, self._form, self._pace.beside, self._segments, self._at
-            )
+                self._store, self._load(model), self._sink, self._form, self._pace.beside, self._segments, self._at,
+                self._host,
+            )  # fmt: skip
         return self._engines[model]
 
     def _beat(self) -> None:
@@ -184,7 +187,7 @@ class Worker:
         with ExitStack() as closing:
             if self._segments is not None:
                 closing.callback(self._segments.close)
-            closing.callback(lambda: patiently(lambda: self._store.release(self.name), TRIES))
+            closing.callback(lambda: self._patiently(lambda: self._store.release(self.name)))
             for engine in self._engines.values():
                 closing.callback(self._let_go, engine)
 
@@ -217,7 +220,7 @@ class Worker:
         """Jobs of `engine` that a command or a deadline ends now."""
         ended: dict[str, list[FinishReason]] = defaultdict(list)
         if self._every("inbox", self._pace.inbox_ms):
-            for command in patiently(lambda: self._store.pending(list(engine.jobs)), TRIES):
+            for command in self._patiently(lambda: self._store.pending(list(engine.jobs))):
                 if command.kind == CANCEL:
                     self._commands[command.command_id] = command.job
                     ended[command.job] = [FinishReason.CANCELLED]
@@ -228,14 +231,14 @@ class Worker:
 
     def _settle(self, command_id: str, job: str) -> None:
         """Answer a command once its job has ended; where the job was lost instead, its next owner will answer."""
-        row = patiently(lambda: self._store.row(job), TRIES)
+        row = self._patiently(lambda: self._store.row(job))
         if row.finish is not None:
-            patiently(lambda: self._store.settle(command_id, row.finish or ""), TRIES)
+            self._patiently(lambda: self._store.settle(command_id, row.finish or ""))
 
 
-def one_at_a_time(sink: Sink) -> Sink:
+def one_at_a_time(sink: Sink, host: Host = THREADS) -> Sink:
     """Each engine publishes on a thread of its own; the reader is one."""
-    lock = threading.Lock()
+    lock = host.lock()
 
     def publish(job: str, emissions: Sequence[Emission], state: State) -> None:
         with lock:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
-from threading import Thread
+from queue import Empty
 from typing import NamedTuple
 
 from ..fsm.emission import Emission
@@ -13,10 +12,9 @@ from ..fsm.points import Reached, unheard
 from ..fsm.ports import Append, Durable, EventLog
 from ..fsm.state import State
 from ..fsm.transition import Proposal
+from .host import THREADS, Host, Started
 from .job import Job
 from .patience import patiently
-
-APPEND_TRIES = 4
 
 Sink = Callable[[str, Sequence[Emission], State], None]
 """Receives what a job has made visible, after it is durable; on the writer's thread or the crank's, never on both at
@@ -53,20 +51,20 @@ class Writer:
     outstanding  turns that were put and not waited for
     """
 
-    def __init__(self, log: EventLog, sink: Sink | None, at: Reached = unheard) -> None:
+    def __init__(self, log: EventLog, sink: Sink | None, at: Reached = unheard, host: Host = THREADS) -> None:
         self._log = log
         self._sink = sink
         self._at = at
-        self._turns: SimpleQueue[Turn | None] = SimpleQueue()
-        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._host = host
+        self._turns = host.queue()  # of Turn, or None at the end
+        self._outcomes = host.queue()  # of Outcome
+        self._thread: Started | None = None
         self.outstanding = 0
 
     def put(self, turn: Turn) -> None:
         """Have the thread write a turn after those before."""
         if self._thread is None:
-            self._thread = Thread(target=self._serve, name="writer", daemon=True)
-            self._thread.start()
+            self._thread = self._host.start(self._serve, "writer")
         self._turns.put(turn)
         self.outstanding += 1
 
@@ -75,7 +73,7 @@ class Writer:
 
         Raises the store's error where it failed as a whole; then none is outstanding any more.
         """
-        outcome = self._outcomes.get()
+        outcome: Outcome = self._outcomes.get()
         self.outstanding -= 1
         if isinstance(outcome, BaseException):
             while self.outstanding:
@@ -100,7 +98,7 @@ class Writer:
         before: Outcome | None = None  # of the turn before, not said yet
         while True:
             try:
-                turn = self._turns.get_nowait()
+                turn: Turn | None = self._turns.get_nowait()
             except Empty:
                 if before is not None:
                     self._outcomes.put(before)
@@ -127,7 +125,7 @@ class Writer:
             if job.transcript.state is not base:
                 raise BrokenInvariant(clause="LOG-4", reason=f"a step of job {job.name} does not follow on its log")
         appends = [step.job.append_of(step.proposal, step.base) for step in steps]
-        durable = patiently(lambda: self._log.begin(appends), APPEND_TRIES)
+        durable = patiently(lambda: self._log.begin(appends), self._host.sleep)
         self._at("turn.begun")
         return Begun(steps, appends, durable)
 
@@ -137,7 +135,7 @@ class Writer:
         try:
             results = durable()
         except Transient:
-            results = patiently(lambda: self._log.append(appends), APPEND_TRIES)
+            results = patiently(lambda: self._log.append(appends), self._host.sleep)
         self._at("turn.durable")
         lost: list[LostTenure] = []
         for (job, proposal, _), result in zip(steps, results, strict=True):

@@ -51,12 +51,14 @@ class Job:
 
     @classmethod
     def load(cls, log: EventLog, claim: Claim) -> Job:
-        """Load the job's log from its first event."""
+        """Load the job's log from its first event. LostTenure where somebody else has claimed the job since."""
         transcript = Transcript()
         head = load(transcript, log.read(claim.job))
         if transcript.state is None:
             raise BrokenInvariant(clause="LOG-1", reason=f"job {claim.job} has no events")
         if head != claim.head:
+            if (fence := log.row(claim.job).fence) != claim.fence:
+                raise LostTenure(job=claim.job, outcome=Outcome.FENCED.value, detail=f"its fence is {fence}")
             raise BrokenInvariant(clause="LOG-3", reason=f"job {claim.job} ends at {head}, its row says {claim.head}")
         transcript.hand_over()  # what came before is the log's to show
         spec, tokens = transcript.state.spec, transcript.token_ids

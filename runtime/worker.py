@@ -138,6 +138,8 @@ class Worker:
             return
         store, lease_ms = self._store, self._pace.lease_ms
         dead = self._dead(self._patiently(store.owners) - {self.name})
+        # What is ours and not in hand was claimed by a statement whose answer was lost; our heartbeats would keep it.
+        dead = {*dead, self.name}
         exclude = [*held, *self._refused]
         for claim in self._patiently(lambda: store.claim(self.name, lease_ms, free, jobs, dead, exclude)):
             self._take(claim)

@@ -15,6 +15,7 @@ import typer
 from .. import terminal
 from ..edge import FAILED
 from . import options
+from .simulate import Seed, Simulate, simulation
 
 if TYPE_CHECKING:
     from ..torture.campaign import Result, Verdict
@@ -47,11 +48,20 @@ List = Annotated[bool, typer.Option("--list", help="Name the scenes and the poin
 
 
 def torture(
-    quick: Quick = False, only: Only = None, db: Databases = None, show: List = False, json: options.Json = False
+    quick: Quick = False,
+    only: Only = None,
+    db: Databases = None,
+    show: List = False,
+    simulate: Simulate = 0,
+    seed: Seed = 0,
+    json: options.Json = False,
 ) -> None:
     """Kill processes at every statement, sync and model call, in every state; exit 1 if that changed anything."""
     if show:
         listing(json)
+        return
+    if simulate:
+        simulation(simulate, seed, json)
         return
     from ..torture.campaign import Campaign, torture, torture_again
 

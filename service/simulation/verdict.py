@@ -8,8 +8,9 @@ from ...fsm.events import Event, RequestClosed, RequestFailed
 from ...fsm.finish import FinishReason
 from ...fsm.transcript import Transcript
 from ..audit import audit
+from .callers import Asked
 from .jobs import course, transcript_of, undisturbed
-from .world import Asked, World
+from .world import World
 
 HEEDED_TOKENS = 25
 """A cancel is obeyed within so many tokens: more than are made between two looks at the inbox."""
@@ -40,6 +41,8 @@ def _job(world: World, asked: Asked, job: str) -> Iterator[str]:
     if row.owner is not None:
         yield f"{job}: it has ended and {row.owner} holds it"
     if here.events == whole.events:
+        if asked.shape.envelope.termination.deadline_ms is not None and not world.faults.happened["clock"]:
+            yield f"{job}: its time was up long before its end"
         if here.result != whole.result:
             yield f"{job}: its result is not that of the undisturbed run"
     elif tuple(before) != whole.events[: len(before)]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 
 from ..fsm.emission import Emission
-from ..fsm.errors import LostTenure, Problem, Transient
+from ..fsm.errors import LostTenure, PoisonJob, Problem, Transient
 from ..fsm.finish import FinishReason
+from ..fsm.limits import TENURES_STALLED_MAX
 from ..fsm.points import Reached, unheard
-from ..fsm.ports import CANCEL, Claim, Clock, Store
+from ..fsm.ports import CANCEL, Caution, Claim, Clock, Store
 from ..fsm.state import State
+from ..fsm.transition import FailRequest, StartAttempt
 from .engine import Engine
 from .host import THREADS, Host
 from .job import Job
@@ -33,11 +36,18 @@ Notice = Callable[[str, Problem], None]
 class Pace:
     """How often things happen, in milliseconds, and how many jobs are held at once.
 
+    claim_ms, claim_ms_max   between two claims, and up to half as long again; twice as long each time that nothing is
+             found, up to the second
+    claims_max   jobs that one claim may take: those in hand wait while it loads them
+    stalled_ms   see `Caution.delay_ms`
     beside   whether appends run beside the next call; None: where that gains time
     """
 
     lease_ms: int = 10_000
     claim_ms: int = 200
+    claim_ms_max: int = 2_000
+    claims_max: int = 8
+    stalled_ms: int = 2_000
     inbox_ms: int = 50
     idle_ms: int = 50
     lanes_max: int = 16
@@ -90,6 +100,9 @@ class Worker:
         self._stopping = host.flag()
         self._beaten = host.flag()
         self._due: dict[str, int] = {}
+        self._claim_ms = pace.claim_ms
+        self._claims = 0
+        self._suspects: dict[str, int] = {}
         self._commands: dict[str, str] = {}
 
     def stop(self) -> None:
@@ -132,28 +145,56 @@ class Worker:
         return True
 
     def _claim(self, jobs: Collection[str] | None) -> None:
-        held = self._held()
-        free = self._pace.lanes_max - len(held)
-        if free <= 0 or not self._every("claim", self._pace.claim_ms):
+        pace, held = self._pace, self._held()
+        limit = min(pace.lanes_max - len(held), pace.claims_max)
+        if limit <= 0 or not self._every("claim", self._spread(self._claim_ms)):
             return
-        store, lease_ms = self._store, self._pace.lease_ms
+        store, lease_ms = self._store, pace.lease_ms
         dead = self._dead(self._patiently(store.owners) - {self.name})
         # What is ours and not in hand was claimed by a statement whose answer was lost; our heartbeats would keep it.
         dead = {*dead, self.name}
         exclude = [*held, *self._refused]
-        for claim in self._patiently(lambda: store.claim(self.name, lease_ms, free, jobs, dead, exclude)):
+        caution = Caution(suspects=0 if self._suspected() else 1, delay_ms=pace.stalled_ms)
+        claims = self._patiently(lambda: store.claim(self.name, lease_ms, limit, jobs, dead, exclude, caution))
+        for claim in claims:
             self._take(claim)
+        self._claim_ms = pace.claim_ms if claims else max(pace.claim_ms, min(2 * self._claim_ms, pace.claim_ms_max))
+        if len(claims) == limit:
+            del self._due["claim"]  # there are more
+
+    def _spread(self, interval_ms: int) -> int:
+        """Up to half as long again, by this worker's name: workers that begin together do not go on so."""
+        self._claims += 1
+        chance = int.from_bytes(sha256(f"{self.name}/{self._claims}".encode()).digest()[:4]) / 2**32
+        return interval_ms + int(interval_ms * chance / 2)
+
+    def _suspected(self) -> bool:
+        """Whether a job is in hand of which workers may die: its tenures stall, and this one has brought no token yet.
+
+        Another such job is not taken beside it, so that no harmless one is held to be what the worker has died of.
+        """
+        jobs = {name: job for engine in self._engines.values() for name, job in engine.jobs.items()}
+        self._suspects = {
+            name: output
+            for name, output in self._suspects.items()
+            if name in jobs and jobs[name].state.frontier.output <= output
+        }
+        return bool(self._suspects)
 
     def _take(self, claim: Claim) -> None:
         """Load, check and adopt one claimed job; a job that cannot be run here is left for another worker."""
         try:
             self._at("tenure.claimed")
+            if claim.stalled >= TENURES_STALLED_MAX:
+                return self._give_up(claim)
             engine = self._engine(claim.model)
             job = self._patiently(lambda: Job.load(self._store, claim))
             self._at("tenure.loaded")
             self._admit(job, engine.model)
             if (deadline_ms := job.state.spec.envelope.termination.deadline_ms) is not None:
                 job.deadline_ms = self._patiently(lambda: self._store.row(claim.job)).created_ms + deadline_ms
+            if claim.stalled:
+                self._suspects[claim.job] = job.state.frontier.output
             engine.adopt(job, self.name)
             self._at("tenure.started")
         except LostTenure as loss:
@@ -163,6 +204,16 @@ class Worker:
                 self._refused.add(claim.job)
             self._patiently(lambda: self._store.release(self.name, [claim.job]))
             self._notice(claim.job, problem)
+
+    def _give_up(self, claim: Claim) -> None:
+        """End a job of which one worker after the other has died, without working on it."""
+        job = self._patiently(lambda: Job.load(self._store, claim))
+        problem = PoisonJob(claim.job, claim.stalled)
+        commands = StartAttempt(claim.fence, self.name), FailRequest(problem.code, str(problem))
+        self._patiently(lambda: job.record(self._store, *commands))
+        if self._sink is not None:
+            with suppress(Exception):  # as in the writer, a reader's fault is its own
+                self._sink(job.name, job.transcript.hand_over(), job.state)
 
     def _engine(self, model: str) -> Engine:
         if model not in self._engines:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from threading import RLock
 
 from ..fsm.errors import UnknownJob
@@ -15,6 +16,7 @@ from ..fsm.ports import (
     Admission,
     Append,
     AppendResult,
+    Caution,
     Claim,
     Clock,
     Command,
@@ -29,6 +31,7 @@ from .admission import admission, attached
 from .chain import Stored, StoredLog, records
 from .offer import Offer, Tenancy, offer, refusal
 from .refusals import RECORDED, Refusal
+from .stalls import SPREAD, doubled, spread
 
 
 @dataclass(slots=True)
@@ -47,6 +50,9 @@ class _Job:
     fence: int = 0
     owner: str | None = None
     lease_until_ms: int | None = None
+    stalled: int = 0
+    claimed_output: int | None = None
+    claim_after_ms: int | None = None
     log: list[Stored] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
@@ -75,10 +81,22 @@ class _Job:
         expired = self.lease_until_ms is not None and self.lease_until_ms <= now_ms
         return self.finish is None and (self.owner is None or expired or self.owner in dead)
 
+    def claim(self, number: int, worker: str, now_ms: int, lease_ms: int, delay_ms: int) -> Claim:
+        """Begin a tenure; see `stalls` for what it says of the one before."""
+        if self.claimed_output is not None and self.output > self.claimed_output:
+            self.stalled = 0
+        elif self.owner not in (None, worker):
+            self.stalled += 1
+        self.fence, self.owner, self.lease_until_ms = self.fence + 1, worker, now_ms + lease_ms
+        self.claimed_output, delay = self.output, delay_ms * doubled(self.stalled)
+        self.claim_after_ms = now_ms + delay + delay * spread(number, self.fence) // SPREAD if self.stalled else None
+        return Claim(self.job, self.fence, self.head, self.model, self.stalled)
+
     def row(self) -> JobRow:
         return JobRow(
             self.job, self.identity, self.model, self.status, self.finish, self.prompt, self.output, self.head,
             self.fence, self.owner, self.lease_until_ms, self.idempotency_key, self.created_ms,
+            self.stalled,
         )  # fmt: skip
 
 
@@ -188,17 +206,22 @@ class MemoryStore:
         jobs: Collection[str] | None = None,
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
+        caution: Caution | None = None,
     ) -> list[Claim]:
         with self._lock:
             now_ms = self._clock()
             free = [
-                job
-                for job in self._jobs.values()
+                (number, job)
+                for number, job in enumerate(self._jobs.values(), 1)
                 if job.free(now_ms, dead) and (jobs is None or job.job in jobs) and job.job not in exclude
             ]
-            for job in free[:limit]:
-                job.fence, job.owner, job.lease_until_ms = job.fence + 1, worker, now_ms + lease_ms
-            return [Claim(job.job, job.fence, job.head, job.model) for job in free[:limit]]
+            if caution is not None:
+                suspects = [each for each in free if each[1].stalled and (each[1].claim_after_ms or 0) <= now_ms]
+                ordinary = [each for each in free if not each[1].stalled]
+                free = suspects[: caution.suspects] + ordinary
+            delay_ms = 0 if caution is None else caution.delay_ms
+            chosen = sorted(free[:limit], key=itemgetter(0))
+            return [job.claim(number, worker, now_ms, lease_ms, delay_ms) for number, job in chosen]
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         with self._lock:
@@ -211,7 +234,7 @@ class MemoryStore:
         with self._lock:
             for job in self._jobs.values():
                 if job.owner == worker and (jobs is None or job.job in jobs):
-                    job.owner, job.lease_until_ms = None, None
+                    job.owner, job.lease_until_ms, job.claim_after_ms = None, None, None
 
     def owners(self) -> frozenset[str]:
         with self._lock:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ...fsm.errors import DatabaseLocked, DatabaseUnavailable
 from ...fsm.events import Event
-from ...fsm.ports import Admission, Append, AppendResult, Claim, Command, Durable, JobRow, Record, Store
+from ...fsm.ports import Admission, Append, AppendResult, Caution, Claim, Command, Durable, JobRow, Record, Store
 from .faults import Faults
 from .scheduler import Process, Scheduler
 
@@ -94,8 +94,9 @@ class Connection:
         jobs: Collection[str] | None = None,
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
+        caution: Caution | None = None,
     ) -> list[Claim]:
-        return self._do("claim", lambda: self._store.claim(worker, lease_ms, limit, jobs, dead, exclude))
+        return self._do("claim", lambda: self._store.claim(worker, lease_ms, limit, jobs, dead, exclude, caution))
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         if self._faults.left and self._faults.strike("heartbeat", 10.0):

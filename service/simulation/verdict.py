@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...fsm.events import Event, RequestClosed, RequestFailed
 from ...fsm.finish import FinishReason
+from ...fsm.limits import TENURES_STALLED_MAX
 from ...fsm.transcript import Transcript
 from ..audit import audit
 from .callers import Asked
@@ -59,6 +60,8 @@ def _unexplained(world: World, asked: Asked, job: str, end: Event) -> str:
     harm = world.harm
     if isinstance(end, RequestFailed):
         if job in harm.spoiled and end.cause == "non_finite_scores":
+            return ""
+        if end.cause == "poison_job" and world.store.row(job).fence > TENURES_STALLED_MAX:
             return ""
         budget = asked.shape.envelope.runtime.retry_budget
         if harm.failed[job] > budget and end.cause in ("model_call.RuntimeError", "prepared_cache_changed"):

@@ -72,9 +72,16 @@ class World:
         self._skew_ms: dict[str, int] = {}
         self._sees_deaths = draws.random() < 0.5
         self._pace = Pace(
-            LEASE_MS, claim_ms=40, inbox_ms=20, idle_ms=40, lanes_max=draws.choice((1, 2, 16)),
+            LEASE_MS,
+            claim_ms=40,
+            claim_ms_max=160,
+            claims_max=draws.choice((1, 8)),
+            stalled_ms=20,
+            inbox_ms=20,
+            idle_ms=40,
+            lanes_max=draws.choice((1, 2, 16)),
             beside=draws.choice((True, False, None)),
-        )  # fmt: skip
+        )
         self._form = draws.choice(("prefill", "reexecute"))
         self._workers: dict[str, tuple[Process, Worker]] = {}
         self.alive: set[str] = set()

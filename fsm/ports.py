@@ -240,8 +240,25 @@ class Inbox(Protocol):
         """What became of a command: what was recorded, else how its job has ended; None while it is open."""
 
 
+class Bell(Protocol):
+    """What wakes whoever waits for others to do something in the database. For one thread at a time."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it rings, at most so long; whether it rang.
+
+        It rings for submissions, commands, releases and ends of jobs, perhaps also for other things, and perhaps not
+        at all: who waits has to look for himself now and then.
+        """
+
+    def close(self) -> None:
+        """Release what it listens by; idempotent."""
+
+
 class Store(EventLog, Leases, Inbox, Protocol):
     """All three over one database."""
+
+    def bell(self) -> Bell:
+        """A bell of the caller's own, which rings for what comes after."""
 
     def close(self) -> None:
         """Release connections; idempotent."""

@@ -112,6 +112,7 @@ class Worker:
     def run(self, jobs: Collection[str] | None = None, drain: bool = False) -> None:
         """Run claimable jobs (of `jobs`, where given). With `drain`, return when none of them is left to run."""
         heart = self._host.start(self._beat, f"heartbeat {self.name}")
+        bell = self._store.bell()
         try:
             while not self._stopping.is_set():
                 self._claim(jobs)
@@ -120,8 +121,10 @@ class Worker:
                 # A live job of somebody else's is awaited: it is ours, should its owner die.
                 if drain and not self._patiently(lambda: self._store.waiting(jobs, self._refused)):
                     return
-                self._stopping.wait(self._pace.idle_ms / 1000)
+                if bell.wait(self._pace.idle_ms / 1000):
+                    self._due.pop("claim", None)
         finally:
+            bell.close()
             self._beaten.set()
             heart.join()
             self._release()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from ..fsm.errors import LostTenure
 from ..fsm.finish import FinishReason
-from ..fsm.ports import CANCEL, Command, Store
+from ..fsm.ports import CANCEL, Bell, Command, Store
 from ..fsm.transition import CloseRequest
 from ..runtime.host import THREADS, Host
 from .incarnation import dead_workers
 
-POLL_S = 0.02
+POLL_S = 0.2
 LEASE_MS = 10_000
 
 Dead = Callable[[Collection[str]], Collection[str]]
@@ -57,7 +58,8 @@ def cancel_all(
     """
     asked = [(store.row(job).finish is not None, ask_to_end(store, job)) for job in jobs]
     until_s = host.monotonic_s() + timeout_s
-    return [_await(store, command, before, worker, until_s, dead, host) for before, command in asked]
+    with closing(store.bell()) as bell:
+        return [_await(store, command, before, worker, until_s, dead, host, bell) for before, command in asked]
 
 
 def ask_to_end(store: Store, job: str) -> Command:
@@ -68,7 +70,7 @@ def ask_to_end(store: Store, job: str) -> Command:
 
 
 def _await(
-    store: Store, command: Command, ended_before: bool, worker: str, until_s: float, dead: Dead, host: Host
+    store: Store, command: Command, ended_before: bool, worker: str, until_s: float, dead: Dead, host: Host, bell: Bell
 ) -> Cancelled | None:
     job = command.job
     while True:
@@ -79,7 +81,7 @@ def _await(
             continue
         if host.monotonic_s() >= until_s:
             return None
-        host.sleep(POLL_S)
+        bell.wait(POLL_S)
 
 
 def _close_without_owner(store: Store, job: str, worker: str, dead: Dead) -> bool:

@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, func, lite
 
 from ..fsm.limits import TENURES_STALLED_MAX
 from ..fsm.ports import Caution, Claim, Head
+from .bells import ring
 from .database import Database
 from .stalls import SPREAD, doubled, spread
 from .tables import jobs as table
@@ -63,7 +64,9 @@ class DatabaseLeases:
     def release(self, worker: str, jobs: Collection[str] | None = None) -> None:
         held = update(table).where(table.c.id.in_(self._held(worker, jobs)))
         with self._database.transaction("release") as connection:
-            connection.execute(held.values(owner=None, lease_until_ms=None, claim_after_ms=None))
+            given = connection.execute(held.values(owner=None, lease_until_ms=None, claim_after_ms=None))
+            if given.rowcount:
+                ring(connection)
 
     def owners(self) -> frozenset[str]:
         owned = select(table.c.owner).where(LIVE, table.c.owner.is_not(None)).distinct()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from threading import RLock
+from threading import Condition, RLock
 
 from ..fsm.errors import UnknownJob
 from ..fsm.events import Event
@@ -16,6 +16,7 @@ from ..fsm.ports import (
     Admission,
     Append,
     AppendResult,
+    Bell,
     Caution,
     Claim,
     Clock,
@@ -28,6 +29,7 @@ from ..fsm.ports import (
 )
 from ..fsm.states import Status
 from .admission import admission, attached
+from .bells import MemoryBell
 from .chain import Stored, StoredLog, records
 from .offer import Offer, Tenancy, offer, refusal
 from .refusals import RECORDED, Refusal
@@ -121,9 +123,19 @@ class MemoryStore:
         self._keys: dict[str, _Job] = {}
         self._commands: dict[str, _Command] = {}
         self._refusals: list[Refusal] = []
+        self._changed = Condition(self._lock)
+        self.rung = 0
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def bell(self) -> Bell:
+        return MemoryBell(self._changed, lambda: self.rung)
+
+    def _ring(self) -> None:
+        """Ring the bells; the lock is held."""
+        self.rung += 1
+        self._changed.notify_all()
 
     # ---- the log ----
 
@@ -138,6 +150,7 @@ class MemoryStore:
             made = _Job(job, identity, model, idempotency_key, self._clock(), prompt)
             made.take(offered)
             self._jobs[job] = made
+            self._ring()
             if idempotency_key is not None:
                 self._keys[idempotency_key] = made
         return Admission(job, created=True)
@@ -159,6 +172,8 @@ class MemoryStore:
         refused = refusal(offered, Tenancy(job.head, job.fence, job.finish), before, there)
         if refused is None:
             job.take(offered)
+            if job.finish is not None:
+                self._ring()
             return offered.done(Outcome.APPENDED)
         if refused.outcome in RECORDED:
             self._refusals.append(Refusal.of(offered, refused, self._clock()))
@@ -235,6 +250,7 @@ class MemoryStore:
             for job in self._jobs.values():
                 if job.owner == worker and (jobs is None or job.job in jobs):
                     job.owner, job.lease_until_ms, job.claim_after_ms = None, None, None
+            self._ring()
 
     def owners(self) -> frozenset[str]:
         with self._lock:
@@ -252,6 +268,7 @@ class MemoryStore:
     def post(self, command: Command) -> bool:
         with self._lock:
             self._held(command.job)
+            self._ring()
             return self._commands.setdefault(command.command_id, found := _Command(command)) is found
 
     def pending(self, jobs: Collection[str]) -> list[Command]:

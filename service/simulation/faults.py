@@ -15,6 +15,7 @@ KINDS: Final = {
     "after": "a statement fails for its caller, and is done all the same",
     "outage": "the database answers nobody for a while",
     "heartbeat": "a heartbeat fails",
+    "bell": "a waiter is not woken",
     "mistaken": "a live worker is taken for dead",
     "call": "a model call raises, before or after it has computed its rows",
     "scores": "a score row is not finite",

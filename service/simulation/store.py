@@ -25,10 +25,38 @@ class Outage:
         self.until_ms = 0
 
 
+class VirtualBell:
+    """`fsm.ports.Bell`, on which what it should have rung for is sometimes not heard."""
+
+    def __init__(self, rung: Callable[[], int], scheduler: Scheduler, process: Process, faults: Faults) -> None:
+        self._rung, self._heard = rung, rung()
+        self._scheduler, self._process, self._faults = scheduler, process, faults
+
+    def wait(self, seconds: float) -> bool:
+        deaf = self._faults.left > 0 and self._faults.strike("bell", 3.0)
+        self._scheduler.wait(self._process, None if deaf else self._rings, int(seconds * 1000))
+        rang, self._heard = self._rings(), self._rung()
+        return rang and not deaf
+
+    def _rings(self) -> bool:
+        return self._rung() > self._heard
+
+    def close(self) -> None: ...
+
+
 class Connection:
     """One process's way to `store`; it gives the scheduler a turn at each side of every statement."""
 
-    def __init__(self, store: Store, scheduler: Scheduler, process: Process, faults: Faults, outage: Outage) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rung: Callable[[], int],
+        scheduler: Scheduler,
+        process: Process,
+        faults: Faults,
+        outage: Outage,
+    ) -> None:
+        self._rung = rung
         self._store, self._scheduler, self._process = store, scheduler, process
         self._faults, self._outage = faults, outage
 
@@ -49,6 +77,9 @@ class Connection:
             raise DatabaseUnavailable(NAME, f"the connection was lost during {operation}")
         scheduler.point(self._process, f"{operation}.committed")
         return result
+
+    def bell(self) -> VirtualBell:
+        return VirtualBell(self._rung, self._scheduler, self._process, self._faults)
 
     def close(self) -> None: ...
 

@@ -165,7 +165,7 @@ class World:
         return gone
 
     def connection(self, process: Process) -> Connection:
-        return Connection(self.store, self.scheduler, process, self.faults, self._outage)
+        return Connection(self.store, lambda: self.store.rung, self.scheduler, process, self.faults, self._outage)
 
     # ---- workers ----
 

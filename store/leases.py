@@ -39,7 +39,11 @@ class DatabaseLeases:
         if caution is not None:
             suspect = query.where(table.c.stalled > 0, func.coalesce(table.c.claim_after_ms, 0) <= now_ms)
             ordinary = query.where(table.c.stalled == 0)
-            queries = [suspect.limit(min(caution.suspects, limit)), ordinary.limit(limit)]
+            queries = [ordinary.limit(limit)]
+            if caution.suspects:
+                queries.insert(0, suspect.limit(min(caution.suspects, limit)))
+        if self._database.sqlite and not self._any(queries):
+            return []  # found out without the write lock, which others need
         with self._database.transaction("claim") as connection:
             # Rows that another worker is claiming at this moment are skipped, not waited for.
             chosen: list[int] = []
@@ -54,6 +58,10 @@ class DatabaseLeases:
             )
             rows = sorted(connection.execute(claimed), key=lambda row: row.id) if chosen else []
         return [Claim(row.job, row.fence, Head(row.sequence, row.chain), row.model, row.stalled) for row in rows]
+
+    def _any(self, queries: list[Select[tuple[int]]]) -> bool:
+        with self._database.single() as connection:
+            return any(connection.scalar(query) is not None for query in queries)
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         held = update(table).where(table.c.id.in_(self._held(worker, None)))

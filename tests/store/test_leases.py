@@ -254,29 +254,25 @@ def test_a_job_that_stalls_is_left_alone_for_a_while_but_by_who_has_no_caution(s
     store.claim("worker-1", HOUR_MS, 1, dead=["worker-0"], caution=NOT_NOW)
     assert store.claim("worker-2", HOUR_MS, 1, dead=["worker-1"], caution=NOT_NOW) == []
     assert stalls(store.claim("canceller", HOUR_MS, 1, dead=["worker-1"])) == [("job-1", 2)]
-    store.claim("worker-2", HOUR_MS, 1, dead=["canceller"], caution=NOT_NOW)
-    store.release("canceller")
-    assert stalls(store.claim("worker-2", HOUR_MS, 1, dead=["canceller"], caution=NOT_NOW)) == [("job-1", 2)]
+    assert stalls(store.claim("worker-2", HOUR_MS, 1, dead=["canceller"], caution=NOT_NOW)) == [("job-1", 3)]
+    assert store.claim("worker-3", HOUR_MS, 1, dead=["worker-2"], caution=NOT_NOW) == []
+    store.release("worker-2")
+    assert stalls(store.claim("worker-3", HOUR_MS, 1, caution=NOT_NOW)) == [("job-1", 3)]
 
 
 @pytest.mark.contract("LOG-7")
 def test_the_delay_doubles_and_jobs_that_stall_together_come_back_apart():
-    now = [0]
-    store, waits = MemoryStore(lambda: now[0]), []
-    for number in range(2):
-        admit(store, f"job-{number}")
-    store.claim("worker", HOUR_MS, 2)
-    for _ in range(TENURES_STALLED_MAX + 1):
-        waits.append([])
-        for job in ("job-0", "job-1"):
-            begin = now[0] = 0
-            for after in range(0, 100_000, 5):
-                now[0] = begin + after
-                if store.claim("other", 1, 1, [job], dead=["worker"], caution=Caution(1, 100)):
-                    break
-            waits[-1].append(after)
-            store._jobs[job].owner = "worker"
-    for stalled, (one, other) in enumerate(waits):
-        least = 100 * 2 ** (min(stalled, TENURES_STALLED_MAX) - 1) if stalled else 0
-        assert all(least <= wait <= 2 * least + 5 for wait in (one, other)), waits
-    assert any(one != other for one, other in waits)
+    now, waits = [0], {"job-0": [], "job-1": []}
+    store = MemoryStore(lambda: now[0])
+    for job, waited in waits.items():
+        admit(store, job)
+        store.claim("dead", HOUR_MS, 1, [job])
+        for _ in range(TENURES_STALLED_MAX + 1):
+            begin = now[0]
+            while not store.claim("worker", HOUR_MS, 1, [job], dead=["dead"], caution=Caution(1, 100)):
+                now[0] += 5
+            store._jobs[job].owner = "dead"
+            waited.append(now[0] - begin)
+    for one, other, times in zip(*waits.values(), (0, 1, 2, 4, 8, 16), strict=True):
+        assert all(100 * times <= wait <= 200 * times + 5 for wait in (one, other)), waits
+    assert waits["job-0"] != waits["job-1"]

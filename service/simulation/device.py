@@ -19,10 +19,19 @@ CALL_MS_MIN, CALL_MS_MAX = 2, 8
 
 @dataclass(slots=True)
 class Harm:
-    """What the device did to jobs: how many of a job's calls failed, and the jobs that had a row that is not finite."""
+    """What the device does to jobs.
+
+    failed    how many of a job's calls failed
+    spoiled   jobs that had a score row that is not finite
+    deadly    the kind of job, if any, of which every process dies that calls the model for it
+    """
 
     failed: Counter[str] = field(default_factory=Counter)
     spoiled: set[str] = field(default_factory=set)
+    deadly: str = ""
+
+    def kills(self, job: str) -> bool:
+        return bool(self.deadly) and job.startswith(f"{self.deadly}-")
 
 
 class Device:
@@ -72,6 +81,8 @@ class Calls:
         faults, jobs = self._faults, [call.lane.request for call in calls]
         took_ms = CALL_MS_MIN + int(faults.draws.random() * (CALL_MS_MAX - CALL_MS_MIN))
         self._scheduler.wait(self._process, None, took_ms)
+        if any(map(self._harm.kills, jobs)):
+            self._scheduler.kill(self._process)
         if faults.left and faults.strike("call", 3.0):
             self._harm.failed.update(jobs)
             raise RuntimeError("the device is lost")

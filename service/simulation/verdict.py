@@ -42,6 +42,8 @@ def _job(world: World, asked: Asked, job: str) -> Iterator[str]:
     if row.owner is not None:
         yield f"{job}: it has ended and {row.owner} holds it"
     if here.events == whole.events:
+        if world.harm.kills(job) and asked.shape.name != "nothing":
+            yield f"{job}: it ended well, and every worker dies of it"
         if asked.shape.envelope.termination.deadline_ms is not None and not world.faults.happened["clock"]:
             yield f"{job}: its time was up long before its end"
         if here.result != whole.result:
@@ -61,8 +63,11 @@ def _unexplained(world: World, asked: Asked, job: str, end: Event) -> str:
     if isinstance(end, RequestFailed):
         if job in harm.spoiled and end.cause == "non_finite_scores":
             return ""
-        if end.cause == "poison_job" and world.store.row(job).fence > TENURES_STALLED_MAX:
-            return ""
+        if end.cause == "poison_job":
+            # Beside a deadly one a job may stall, but not each time: as often as something else struck, and twice.
+            struck = harm.kills(job) or world.faults.happened.total() + 2 >= TENURES_STALLED_MAX
+            enough = struck and world.store.row(job).fence > TENURES_STALLED_MAX
+            return "" if enough else "it was given up, and its workers died of something else"
         budget = asked.shape.envelope.runtime.retry_budget
         if harm.failed[job] > budget and end.cause in ("model_call.RuntimeError", "prepared_cache_changed"):
             return ""

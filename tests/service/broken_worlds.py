@@ -17,6 +17,7 @@ from decodelog.fsm.ports import Append, AppendResult, Claim, Outcome
 from decodelog.runtime import engine
 from decodelog.runtime.worker import Worker
 from decodelog.runtime.writer import Begun, Writer
+from decodelog.service.simulation import world
 from decodelog.service.simulation.world import VirtualStore, World
 from decodelog.store.offer import offer
 
@@ -92,15 +93,30 @@ class Unraised(VirtualStore):
 class Overcautious(VirtualStore):
     """A worker that has not heard of its own claim never gets the job again."""
 
-    def claim(self, worker: str, lease_ms: int, limit: int, jobs: Any = None, dead: Any = (), exclude: Any = ()) -> Any:
-        return super().claim(worker, lease_ms, limit, jobs, set(dead) - {worker}, exclude)
+    def claim(self, worker: str, *arguments: Any) -> list[Claim]:
+        lease_ms, limit, jobs, dead, *others = arguments
+        return super().claim(worker, lease_ms, limit, jobs, set(dead) - {worker}, *others)
+
+
+class Careless(VirtualStore):
+    """Jobs that stall are claimed as any other, all at once and at once."""
+
+    def claim(self, *arguments: Any, **options: Any) -> list[Claim]:
+        return super().claim(*arguments[:6], **options)
+
+
+class Patient(VirtualStore):
+    """Tenures that stall are not counted."""
+
+    def claim(self, *arguments: Any, **options: Any) -> list[Claim]:
+        return [claim._replace(stalled=0) for claim in super().claim(*arguments[:6], **options)]
 
 
 class Endless(VirtualStore):
     """A lease never ends, and nobody is known to be dead."""
 
-    def claim(self, worker: str, lease_ms: int, limit: int, jobs: Any = None, dead: Any = (), exclude: Any = ()) -> Any:
-        return super().claim(worker, 10**9, limit, jobs, [worker], exclude)
+    def claim(self, worker: str, lease_ms: int, limit: int, jobs: Any = None, *others: Any, **options: Any) -> Any:
+        return super().claim(worker, 10**9, limit, jobs, [worker], *others[1:])
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         return super().heartbeat(worker, 10**9)
@@ -165,6 +181,13 @@ def with_patch(target: Any, name: str, instead: Any) -> Any:
     return broken
 
 
+@contextmanager
+def together() -> Iterator[Callable[[int], World]]:
+    """In each world there is a job that kills, and nobody keeps it apart from others."""
+    with patch.object(world, "DEADLY", 1.0):
+        yield lambda seed: World(seed, Careless)
+
+
 BROKEN = {
     "the fence is not checked": with_store(Unfenced),
     "the fence does not grow": with_store(Unraised),
@@ -173,6 +196,8 @@ BROKEN = {
     "an append is lost": with_store(Forgetting),
     "a key is ignored": with_store(Keyless),
     "a claim that was not heard of is kept": with_store(Overcautious),
+    "jobs that stall are claimed together": together,
+    "tenures that stall are not counted": with_store(Patient),
     "a lease never ends": with_store(Endless),
     "text is shown before it is durable": with_patch(Writer, "_finish", early),
     "text is shown twice": with_patch(Writer, "_publish", twice),

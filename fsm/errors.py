@@ -416,6 +416,19 @@ class LostTenure(Rejected):
     detail: str
 
 
+@dataclass(eq=False)
+class PoisonJob(Rejected):
+    """Whoever works on the job dies of it, as far as anybody can tell."""
+
+    code = "poison_job"
+    says = (
+        "job {job} was given up: {tenures} workers in turn had it and ended, without giving it back and before another "
+        "token; see what ended them (a crash, or too little memory), and submit it again"
+    )
+    job: str
+    tenures: int
+
+
 # ---- the store: databases, schema, the log ---------------------------------------------------------------------
 
 

@@ -111,6 +111,8 @@ BATCH_WIDTH_MAX: Final = 1024
 RETRY_BUDGET_MAX: Final = 100
 # Thirty days: the end of what a job is kept for.
 DEADLINE_MS_MAX: Final = 30 * 24 * 60 * 60 * 1000
+# A tenure may end with its process for many reasons, and so may the next; but not by chance every time before a token.
+TENURES_STALLED_MAX: Final = 5
 # A list of kinds that may be written once each has no use for more entries.
 KINDS_MAX: Final = 32
 

@@ -97,7 +97,10 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job as listings see it: a projection kept by the appends, never the truth. Times in ms since 1970."""
+    """A job as listings see it: a projection kept by the appends, never the truth. Times in ms since 1970.
+
+    stalled   tenures in a row that ended without a release and brought no token, as of the newest claim
+    """
 
     job: str
     identity: str
@@ -112,6 +115,7 @@ class JobRow:
     lease_until_ms: int | None
     idempotency_key: str | None
     created_ms: int
+    stalled: int = 0
 
 
 class Admission(NamedTuple):
@@ -122,12 +126,25 @@ class Admission(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A tenure: from here on only `fence` may append to `job`."""
+    """A tenure: from here on only `fence` may append to `job`. `stalled` as in the job's row, with the last one."""
 
     job: str
     fence: int
     head: Head
     model: str
+    stalled: int = 0
+
+
+class Caution(NamedTuple):
+    """How to claim jobs whose tenures stall: they may be what their workers die of.
+
+    suspects   how many of them at most, beside others
+    delay_ms   how long after a claim the job is left alone after one stalled tenure; twice as long after each further
+               one, and up to twice as long again, so that jobs do not come back all at once
+    """
+
+    suspects: int
+    delay_ms: int
 
 
 CANCEL = "cancel"
@@ -214,10 +231,12 @@ class Leases(Protocol):
         jobs: Collection[str] | None = None,
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
+        caution: Caution | None = None,
     ) -> list[Claim]:
         """Take up to `limit` live jobs whose lease is free, expired, or held by a worker named in `dead`.
 
         Each claim raises the job's fence. `jobs` restricts the choice, `exclude` takes jobs out of it. Oldest first.
+        `caution` says how to go about jobs that stall; without it they are taken like all others.
         """
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
@@ -249,8 +268,25 @@ class Inbox(Protocol):
         """What became of a command: what was recorded, else how its job has ended; None while it is open."""
 
 
+class Bell(Protocol):
+    """What wakes whoever waits for others to do something in the database. For one thread at a time."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it rings, at most so long; whether it rang.
+
+        It rings for submissions, commands, releases and ends of jobs, perhaps also for other things, and perhaps not
+        at all: who waits has to look for himself now and then.
+        """
+
+    def close(self) -> None:
+        """Release what it listens by; idempotent."""
+
+
 class Store(Log, Leases, Inbox, Protocol):
     """All four over one database."""
+
+    def bell(self) -> Bell:
+        """A bell of the caller's own, which rings for what comes after."""
 
     def close(self) -> None:
         """Release connections; idempotent."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
@@ -27,6 +26,7 @@ from ..fsm.transition import (
     StartAttempt,
 )
 from .batcher import Batcher, Called, numeric_fault
+from .host import THREADS, Host
 from .job import Job
 from .model import Model
 from .patience import Patience
@@ -69,14 +69,16 @@ class Engine:
         at: Reached = unheard,
         patience: Patience | None = None,
         snapshot_events: int = SNAPSHOT_EVENTS,
+        host: Host = THREADS,
     ) -> None:
         self.jobs: dict[str, Job] = {}
         self.model = model
         self._log = log
         self._at = at
+        self._host = host
         self._batcher = Batcher(model, form, segments, at)
-        self._patiently = patience or Patience()
-        self._writer = Writer(log, sink, at, self._patiently, snapshot_events)
+        self._patiently = patience or Patience(host=host)
+        self._writer = Writer(log, sink, at, self._patiently, snapshot_events, host)
         self._beside = beside
         self._call_ms = 0.0
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
@@ -180,9 +182,9 @@ class Engine:
         for job in self.jobs.values():
             by_step[next_step(job.state)].append(job)
         # A score row does not outlive its turn, so DECIDE also begins with a call: the one that brings the row back.
-        begin = time.monotonic()
+        begin = self._host.monotonic_s()
         called = self._batcher.call([*by_step[Step.CALL], *by_step[Step.DECIDE]])
-        self._call_ms = (time.monotonic() - begin) * 1000
+        self._call_ms = (self._host.monotonic_s() - begin) * 1000
         ended = dict(interruptions()) if interruptions is not None else {}
         for job in self.jobs.values():
             if job.abandoned:

@@ -53,9 +53,14 @@ class Job:
 
     @classmethod
     def load(cls, log: Log, claim: Claim) -> Job:
-        """Load the job from its newest snapshot, if that is of use, and its log from there on."""
+        """Load the job from its newest snapshot, if that is of use, and its log from there on.
+
+        Errors: LostTenure where somebody else has claimed the job since, and what the log's reader finds.
+        """
         transcript, head, kept = _stand(log, claim.job)
         if head != claim.head:
+            if (fence := log.row(claim.job).fence) != claim.fence:
+                raise LostTenure(job=claim.job, outcome=Outcome.FENCED.value, detail=f"its fence is {fence}")
             raise BrokenInvariant(clause="LOG-3", reason=f"job {claim.job} ends at {head}, its row says {claim.head}")
         return cls.at(claim, head, transcript, kept)
 

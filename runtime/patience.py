@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from ..fsm.errors import Transient
+from .host import THREADS, Host
 
 Result = TypeVar("Result")
 Told = Callable[[Transient | None], None]
@@ -25,13 +24,16 @@ class Patience:
 
     limit_s   how long an action may fail, in seconds, before its error is raised
     told      see `Told`; called on whatever thread waits
+    host      whose time it is
     """
 
-    def __init__(self, limit_s: float = SHORT_S, told: Told | None = None) -> None:
+    def __init__(self, limit_s: float = SHORT_S, told: Told | None = None, host: Host = THREADS) -> None:
         self._limit_s = limit_s
         self._told = told or (lambda problem: None)
         self._hurried = False
-        self._said = threading.Lock()  # held from when a wait was spoken of until it is over
+        self._host = host
+        self._lock = host.lock()
+        self._said = False  # from when a wait was spoken of until it is over
 
     def hurry(self) -> None:
         """Wait no longer than a moment from now on: the worker is to end. Safe in a signal handler."""
@@ -42,30 +44,36 @@ class Patience:
 
         What has run out once does so for everybody: whoever ends a worker then does not wait again at every step.
         """
-        begin, wait_s, speaks = time.monotonic(), FIRST_WAIT_S, False
+        begin, wait_s, speaks = self._host.monotonic_s(), FIRST_WAIT_S, False
         while True:
             try:
                 result = action()
             except Transient as problem:
-                waited_s = time.monotonic() - begin
+                waited_s = self._host.monotonic_s() - begin
                 left_s = (min(SHORT_S, self._limit_s) if self._hurried else self._limit_s) - waited_s
                 if left_s <= 0:
                     self._hurried = True
                     raise
-                if waited_s >= NOTICED_S and not speaks and (speaks := self._said.acquire(blocking=False)):
+                if waited_s >= NOTICED_S and not speaks and (speaks := self._first()):
                     self._told(problem)
                 self._pause(min(wait_s, left_s))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
                 continue
             if speaks:
-                self._said.release()
+                self._said = False
                 self._told(None)
             return result
 
+    def _first(self) -> bool:
+        """Whether nobody else has said that one waits."""
+        with self._lock:
+            first, self._said = not self._said, True
+        return first
+
     def _pause(self, wait_s: float) -> None:
         """Wait in short sleeps; the word to hurry cuts a wait short."""
-        until = time.monotonic() + wait_s
-        while (left_s := until - time.monotonic()) > 0:
-            time.sleep(min(left_s, FIRST_WAIT_S))
+        until = self._host.monotonic_s() + wait_s
+        while (left_s := until - self._host.monotonic_s()) > 0:
+            self._host.sleep(min(left_s, FIRST_WAIT_S))
             if self._hurried:
                 return

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
-from threading import Thread
+from queue import Empty
 from typing import NamedTuple
 
 from ..fsm.emission import Emission
@@ -15,6 +14,7 @@ from ..fsm.ports import Append, Durable, Log
 from ..fsm.snapshot import Keep, Snapshot
 from ..fsm.state import State
 from ..fsm.transition import Proposal
+from .host import THREADS, Host, Started
 from .job import Job
 from .patience import Patience
 
@@ -64,22 +64,23 @@ class Writer:
         at: Reached = unheard,
         patience: Patience | None = None,
         snapshot_events: int = SNAPSHOT_EVENTS,
+        host: Host = THREADS,
     ) -> None:
         self._log = log
         self._sink = sink
         self._at = at
-        self._patiently = patience or Patience()
+        self._patiently = patience or Patience(host=host)
         self._snapshot_events = snapshot_events
-        self._turns: SimpleQueue[Turn | None] = SimpleQueue()
-        self._outcomes: SimpleQueue[Outcome] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._host = host
+        self._turns = host.queue()  # of Turn, or None at the end
+        self._outcomes = host.queue()  # of Outcome
+        self._thread: Started | None = None
         self.outstanding = 0
 
     def put(self, turn: Turn) -> None:
         """Have the thread write a turn after those before."""
         if self._thread is None:
-            self._thread = Thread(target=self._serve, name="writer", daemon=True)
-            self._thread.start()
+            self._thread = self._host.start(self._serve, "writer")
         self._turns.put(turn)
         self.outstanding += 1
 
@@ -88,7 +89,7 @@ class Writer:
 
         Raises the store's error where it failed as a whole; then none is outstanding any more.
         """
-        outcome = self._outcomes.get()
+        outcome: Outcome = self._outcomes.get()
         self.outstanding -= 1
         if isinstance(outcome, BaseException):
             while self.outstanding:
@@ -113,7 +114,7 @@ class Writer:
         before: Outcome | None = None  # of the turn before, not said yet
         while True:
             try:
-                turn = self._turns.get_nowait()
+                turn: Turn | None = self._turns.get_nowait()
             except Empty:
                 if before is not None:
                     self._outcomes.put(before)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from ..fsm.errors import LostTenure
 from ..fsm.finish import FinishReason
-from ..fsm.ports import CANCEL, Command, Store
+from ..fsm.ports import CANCEL, Bell, Command, Store
 from ..fsm.transition import CloseRequest
+from ..runtime.host import THREADS, Host
 from .incarnation import dead_workers
 
-POLL_S = 0.02
+POLL_S = 0.2
 LEASE_MS = 10_000
+
+Dead = Callable[[Collection[str]], Collection[str]]
+"""Which of these workers are known to be gone."""
 
 
 class Cancelled(NamedTuple):
@@ -26,14 +30,24 @@ class Cancelled(NamedTuple):
 
 
 def cancel(
-    store: Store, job: str, worker: str, timeout_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+    store: Store,
+    job: str,
+    worker: str,
+    timeout_s: float = 30.0,
+    dead: Dead = dead_workers,
+    host: Host = THREADS,
 ) -> Cancelled | None:
     """`cancel_all` of one job."""
-    return cancel_all(store, [job], worker, timeout_s, clock)[0]
+    return cancel_all(store, [job], worker, timeout_s, dead, host)[0]
 
 
 def cancel_all(
-    store: Store, jobs: Sequence[str], worker: str, timeout_s: float = 30.0, clock: Callable[[], float] = time.monotonic
+    store: Store,
+    jobs: Sequence[str],
+    worker: str,
+    timeout_s: float = 30.0,
+    dead: Dead = dead_workers,
+    host: Host = THREADS,
 ) -> list[Cancelled | None]:
     """End each job with exactly the tokens committed before; None where its owner has not answered within the time.
 
@@ -43,8 +57,9 @@ def cancel_all(
     Errors: UnknownJob, and those of the store.
     """
     asked = [(store.row(job).finish is not None, ask_to_end(store, job)) for job in jobs]
-    until = clock() + timeout_s
-    return [_await(store, command, before, worker, until, clock) for before, command in asked]
+    until_s = host.monotonic_s() + timeout_s
+    with closing(store.bell()) as bell:
+        return [_await(store, command, before, worker, until_s, dead, host, bell) for before, command in asked]
 
 
 def ask_to_end(store: Store, job: str) -> Command:
@@ -55,23 +70,23 @@ def ask_to_end(store: Store, job: str) -> Command:
 
 
 def _await(
-    store: Store, command: Command, ended_before: bool, worker: str, until: float, clock: Callable[[], float]
+    store: Store, command: Command, ended_before: bool, worker: str, until_s: float, dead: Dead, host: Host, bell: Bell
 ) -> Cancelled | None:
     job = command.job
     while True:
         if (finish := store.row(job).finish) is not None:
             store.settle(command.command_id, f"refused: terminal ({finish})" if ended_before else finish)
             return Cancelled(job, finish, finish == FinishReason.CANCELLED and not ended_before)
-        if _close_without_owner(store, job, worker):
+        if _close_without_owner(store, job, worker, dead):
             continue
-        if clock() >= until:
+        if host.monotonic_s() >= until_s:
             return None
-        time.sleep(POLL_S)
+        bell.wait(POLL_S)
 
 
-def _close_without_owner(store: Store, job: str, worker: str) -> bool:
+def _close_without_owner(store: Store, job: str, worker: str, dead: Dead) -> bool:
     """Close a job that nobody alive holds, under a tenure of the caller's own; False where somebody holds it."""
-    claims = store.claim(worker, LEASE_MS, 1, [job], dead=dead_workers(store.owners()))
+    claims = store.claim(worker, LEASE_MS, 1, [job], dead=dead(store.owners()))
     for claim in claims:
         from ..runtime.job import Job  # with torch, which only a job without a live owner needs here
 

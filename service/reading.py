@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..fsm.emission import Emission
 from ..fsm.events import Event
 from ..fsm.load import load
-from ..fsm.ports import EventLog
+from ..fsm.ports import Bell, EventLog
 from ..fsm.transcript import Transcript
 
 FOLLOW_S = 0.1
@@ -49,8 +48,8 @@ def transcript_of(log: EventLog, job: str) -> Transcript:
     return follower.transcript
 
 
-def events_of(log: EventLog, job: str, start: int = 1, follow: bool = False) -> Iterator[Numbered]:
-    """The job's events from sequence `start` on; with `follow`, also those to come until it ends."""
+def events_of(log: EventLog, job: str, start: int = 1, bell: Bell | None = None) -> Iterator[Numbered]:
+    """The job's events from sequence `start` on; with the database's `bell`, also those to come until it ends."""
     seen = 0
     while True:
         # Asked before the read: what ends the job between the two is then read in the next round.
@@ -60,16 +59,19 @@ def events_of(log: EventLog, job: str, start: int = 1, follow: bool = False) -> 
                 if sequence >= start:
                     yield Numbered(sequence, event)
             seen = record.last
-        if ended or not follow:
+        if ended or bell is None:
             return
-        time.sleep(FOLLOW_S)
+        bell.wait(FOLLOW_S)
 
 
-def emissions_of(log: EventLog, job: str, start: int = 1, follow: bool = False) -> Iterator[Emission]:
-    """The job's stream from sequence `start` on: exactly the rest, during the run, after a crash and after the end."""
+def emissions_of(log: EventLog, job: str, start: int = 1, bell: Bell | None = None) -> Iterator[Emission]:
+    """The job's stream from sequence `start` on: exactly the rest, during the run, after a crash and after the end.
+
+    With the database's `bell` it is followed to the job's end.
+    """
     follower = Follower(log, job)
     while True:
         yield from (emission for emission in follower.poll() if emission.sequence >= start)
-        if follower.ended or not follow:
+        if follower.ended or bell is None:
             return
-        time.sleep(FOLLOW_S)
+        bell.wait(FOLLOW_S)

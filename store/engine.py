@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..fsm.points import Reached, unheard
-from ..fsm.ports import Clock
+from ..fsm.ports import Bell, Clock
+from .bells import PostgresBell, SqliteBell
 from .database import BUSY_TIMEOUT_MS, Database, named
 from .event_log import DatabaseLog
 from .inbox import DatabaseInbox
@@ -24,6 +25,10 @@ class DatabaseStore(DatabaseLog, DatabaseSnapshots, DatabaseRestore, DatabaseLea
     def __init__(self, database: Database) -> None:
         appender = SqliteAppender(database) if database.sqlite else PostgresAppender(database)
         super().__init__(database, appender)
+
+    def bell(self) -> Bell:
+        database = self._database
+        return SqliteBell(database.url.database or "") if database.sqlite else PostgresBell(database.url)
 
     def close(self) -> None:
         self._database.close()

@@ -16,6 +16,7 @@ from ..fsm.events import Event
 from ..fsm.ports import EMPTY_HEAD, Admission, Append, AppendResult, Durable, Head, JobRow, Outcome, Record
 from ..fsm.states import Status
 from .admission import admission, attached
+from .bells import ring
 from .chain import Stored, StoredLog, records
 from .database import Database
 from .listing import job_row, readable, sound_head, wrong
@@ -60,6 +61,7 @@ class DatabaseLog:
         except IntegrityError:
             return False
         add(connection, Place(job_id, 0, Tenancy(EMPTY_HEAD, 0, None)), offered)
+        ring(connection)
         return True
 
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:

@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ..fsm.errors import UnknownJob
 from ..fsm.ports import Command
+from .bells import ring
 from .database import Database
 from .tables import inbox, jobs
 
@@ -31,6 +32,7 @@ class DatabaseInbox:
                     connection.execute(insert(inbox).values(values))
             except IntegrityError:
                 return False
+            ring(connection)
         return True
 
     def pending(self, jobs: Collection[str]) -> list[Command]:

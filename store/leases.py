@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, Select, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, func, literal, or_, select, update
 
-from ..fsm.ports import Claim, Head
+from ..fsm.limits import TENURES_STALLED_MAX
+from ..fsm.ports import Caution, Claim, Head
+from .bells import ring
 from .database import Database
+from .stalls import SPREAD, doubled, spread
 from .tables import jobs as table
 
 LIVE = table.c.finish.is_(None)
@@ -27,26 +30,38 @@ class DatabaseLeases:
         jobs: Collection[str] | None = None,
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
+        caution: Caution | None = None,
     ) -> list[Claim]:
         now_ms = self._database.now_ms()
         free = or_(table.c.owner.is_(None), table.c.lease_until_ms <= now_ms, table.c.owner.in_(dead))
-        query = (
-            select(table.c.id)
-            .where(LIVE, free, *among(jobs), table.c.job.not_in(exclude))
-            .order_by(table.c.id)
-            .limit(limit)
-        )
+        query = select(table.c.id).where(LIVE, free, *among(jobs), table.c.job.not_in(exclude)).order_by(table.c.id)
+        queries = [query.limit(limit)]
+        if caution is not None:
+            suspect = query.where(table.c.stalled > 0, func.coalesce(table.c.claim_after_ms, 0) <= now_ms)
+            ordinary = query.where(table.c.stalled == 0)
+            queries = [ordinary.limit(limit)]
+            if caution.suspects:
+                queries.insert(0, suspect.limit(min(caution.suspects, limit)))
+        if self._database.sqlite and not self._any(queries):
+            return []  # found out without the write lock, which others need
         with self._database.transaction("claim") as connection:
             # Rows that another worker is claiming at this moment are skipped, not waited for.
-            chosen = list(connection.scalars(query.with_for_update(skip_locked=True)))
+            chosen: list[int] = []
+            for each in queries:
+                chosen += connection.scalars(each.with_for_update(skip_locked=True))
+            tenure = {"fence": table.c.fence + 1, "owner": worker, "lease_until_ms": now_ms + lease_ms}
             claimed = (
                 update(table)
-                .where(table.c.id.in_(chosen))
-                .values(fence=table.c.fence + 1, owner=worker, lease_until_ms=now_ms + lease_ms)
-                .returning(table.c.id, table.c.job, table.c.fence, table.c.sequence, table.c.chain, table.c.model)
+                .where(table.c.id.in_(chosen[:limit]))
+                .values(tenure | judged(worker, now_ms, 0 if caution is None else caution.delay_ms))
+                .returning(*[table.c[name] for name in ("id", "job", "fence", "sequence", "chain", "model", "stalled")])
             )
             rows = sorted(connection.execute(claimed), key=lambda row: row.id) if chosen else []
-        return [Claim(row.job, row.fence, Head(row.sequence, row.chain), row.model) for row in rows]
+        return [Claim(row.job, row.fence, Head(row.sequence, row.chain), row.model, row.stalled) for row in rows]
+
+    def _any(self, queries: list[Select[tuple[int]]]) -> bool:
+        with self._database.single() as connection:
+            return any(connection.scalar(query) is not None for query in queries)
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         held = update(table).where(table.c.id.in_(self._held(worker, None)))
@@ -57,7 +72,9 @@ class DatabaseLeases:
     def release(self, worker: str, jobs: Collection[str] | None = None) -> None:
         held = update(table).where(table.c.id.in_(self._held(worker, jobs)))
         with self._database.transaction("release") as connection:
-            connection.execute(held.values(owner=None, lease_until_ms=None))
+            given = connection.execute(held.values(owner=None, lease_until_ms=None, claim_after_ms=None))
+            if given.rowcount:
+                ring(connection)
 
     def owners(self) -> frozenset[str]:
         owned = select(table.c.owner).where(LIVE, table.c.owner.is_not(None)).distinct()
@@ -74,6 +91,22 @@ class DatabaseLeases:
         """The ids of a worker's live jobs, locked in the one order that keeps waiting transactions from a deadlock."""
         held = select(table.c.id).where(LIVE, table.c.owner == worker, *among(jobs))
         return held.order_by(table.c.id).with_for_update()
+
+
+def judged(worker: str, now_ms: ColumnElement[int], delay_ms: int) -> dict[str, ColumnElement[int]]:
+    """What a claim finds out about the tenure before, and what follows from it; see `stalls`."""
+    alone = and_(table.c.owner.is_not(None), table.c.owner != worker)
+    stalled = case(
+        (table.c.output > table.c.claimed_output, 0), (alone, table.c.stalled + 1), else_=table.c.stalled
+    )  # fmt: skip
+    delays = {count: delay_ms * doubled(count) for count in range(1, TENURES_STALLED_MAX)}
+    delay = case(delays, value=stalled, else_=literal(delay_ms * doubled(TENURES_STALLED_MAX), BigInteger))
+    later = now_ms + delay + delay * spread(table.c.id, table.c.fence + 1) // SPREAD
+    return {
+        "stalled": stalled,
+        "claimed_output": table.c.output,
+        "claim_after_ms": case((stalled > 0, later), else_=None),
+    }
 
 
 def among(jobs: Collection[str] | None) -> list[ColumnElement[bool]]:

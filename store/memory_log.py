@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import RLock
+from operator import itemgetter
+from threading import Condition, RLock
 
 from ..fsm.errors import CorruptRecord, UnknownJob
 from ..fsm.events import Event
@@ -15,6 +16,8 @@ from ..fsm.ports import (
     Admission,
     Append,
     AppendResult,
+    Bell,
+    Caution,
     Claim,
     Clock,
     Command,
@@ -27,9 +30,11 @@ from ..fsm.ports import (
 from ..fsm.snapshot import Keep, Snapshot
 from ..fsm.states import Status
 from .admission import admission, attached
+from .bells import MemoryBell
 from .chain import Stored, StoredLog, records
 from .offer import Offer, Tenancy, offer, refusal
 from .refusals import RECORDED, Refusal
+from .stalls import SPREAD, doubled, spread
 
 
 @dataclass(slots=True)
@@ -48,6 +53,9 @@ class _Job:
     fence: int = 0
     owner: str | None = None
     lease_until_ms: int | None = None
+    stalled: int = 0
+    claimed_output: int | None = None
+    claim_after_ms: int | None = None
     log: list[Stored] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
@@ -77,10 +85,22 @@ class _Job:
         expired = self.lease_until_ms is not None and self.lease_until_ms <= now_ms
         return self.finish is None and (self.owner is None or expired or self.owner in dead)
 
+    def claim(self, number: int, worker: str, now_ms: int, lease_ms: int, delay_ms: int) -> Claim:
+        """Begin a tenure; see `stalls` for what it says of the one before."""
+        if self.claimed_output is not None and self.output > self.claimed_output:
+            self.stalled = 0
+        elif self.owner not in (None, worker):
+            self.stalled += 1
+        self.fence, self.owner, self.lease_until_ms = self.fence + 1, worker, now_ms + lease_ms
+        self.claimed_output, delay = self.output, delay_ms * doubled(self.stalled)
+        self.claim_after_ms = now_ms + delay + delay * spread(number, self.fence) // SPREAD if self.stalled else None
+        return Claim(self.job, self.fence, self.head, self.model, self.stalled)
+
     def row(self) -> JobRow:
         return JobRow(
             self.job, self.identity, self.model, self.status, self.finish, self.prompt, self.output, self.head,
             self.fence, self.owner, self.lease_until_ms, self.idempotency_key, self.created_ms,
+            self.stalled,
         )  # fmt: skip
 
 
@@ -107,9 +127,19 @@ class MemoryStore:
         self._keys: dict[str, _Job] = {}
         self._commands: dict[str, _Command] = {}
         self._refusals: list[Refusal] = []
+        self._changed = Condition(self._lock)
+        self.rung = 0
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def bell(self) -> Bell:
+        return MemoryBell(self._changed, lambda: self.rung)
+
+    def _ring(self) -> None:
+        """Ring the bells; the lock is held."""
+        self.rung += 1
+        self._changed.notify_all()
 
     # ---- the log ----
 
@@ -124,6 +154,7 @@ class MemoryStore:
             made = _Job(job, identity, model, idempotency_key, self._clock(), prompt)
             made.take(offered)
             self._jobs[job] = made
+            self._ring()
             if idempotency_key is not None:
                 self._keys[idempotency_key] = made
         return Admission(job, created=True)
@@ -145,6 +176,8 @@ class MemoryStore:
         refused = refusal(offered, Tenancy(job.head, job.fence, job.finish), before, there)
         if refused is None:
             job.take(offered)
+            if job.finish is not None:
+                self._ring()
             return offered.done(Outcome.APPENDED)
         if refused.outcome in RECORDED:
             self._refusals.append(Refusal.of(offered, refused, self._clock()))
@@ -223,17 +256,22 @@ class MemoryStore:
         jobs: Collection[str] | None = None,
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
+        caution: Caution | None = None,
     ) -> list[Claim]:
         with self._lock:
             now_ms = self._clock()
             free = [
-                job
-                for job in self._jobs.values()
+                (number, job)
+                for number, job in enumerate(self._jobs.values(), 1)
                 if job.free(now_ms, dead) and (jobs is None or job.job in jobs) and job.job not in exclude
             ]
-            for job in free[:limit]:
-                job.fence, job.owner, job.lease_until_ms = job.fence + 1, worker, now_ms + lease_ms
-            return [Claim(job.job, job.fence, job.head, job.model) for job in free[:limit]]
+            if caution is not None:
+                suspects = [each for each in free if each[1].stalled and (each[1].claim_after_ms or 0) <= now_ms]
+                ordinary = [each for each in free if not each[1].stalled]
+                free = suspects[: caution.suspects] + ordinary
+            delay_ms = 0 if caution is None else caution.delay_ms
+            chosen = sorted(free[:limit], key=itemgetter(0))
+            return [job.claim(number, worker, now_ms, lease_ms, delay_ms) for number, job in chosen]
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         with self._lock:
@@ -246,7 +284,8 @@ class MemoryStore:
         with self._lock:
             for job in self._jobs.values():
                 if job.owner == worker and (jobs is None or job.job in jobs):
-                    job.owner, job.lease_until_ms = None, None
+                    job.owner, job.lease_until_ms, job.claim_after_ms = None, None, None
+            self._ring()
 
     def owners(self) -> frozenset[str]:
         with self._lock:
@@ -264,6 +303,7 @@ class MemoryStore:
     def post(self, command: Command) -> bool:
         with self._lock:
             self._held(command.job)
+            self._ring()
             return self._commands.setdefault(command.command_id, found := _Command(command)) is found
 
     def pending(self, jobs: Collection[str]) -> list[Command]:

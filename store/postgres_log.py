@@ -41,7 +41,7 @@ WITH offered AS (
         lease_until_ms = CASE WHEN held.finish IS NULL THEN jobs.lease_until_ms END
     FROM held WHERE jobs.id = held.job_id
 )
-SELECT place FROM held
+SELECT place, CASE WHEN finish IS NOT NULL THEN pg_notify('decodelog', '') END FROM held
 """
 
 
@@ -101,7 +101,7 @@ class PostgresAppender:
         }
         self._database.at("append.begin")
         with self._database.single() as connection:
-            taken = {place for (place,) in connection.exec_driver_sql(TAKE, parameters)}
+            taken = {place for place, _ in connection.exec_driver_sql(TAKE, parameters)}
         self._database.at("append.committed")
         return taken
 

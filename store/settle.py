@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from ..fsm.errors import CorruptRecord
 from ..fsm.ports import EMPTY_HEAD, AppendResult, Head, Outcome
+from .bells import ring
 from .chain import CHECK_BYTES, Stored, verified
 from .database import Database
 from .listing import sound_head
@@ -102,6 +103,8 @@ def add(connection: Connection, found: Place, offered: Offer) -> None:
         end |= {"owner": None, "lease_until_ms": None}
     head = {"tail": tail, "sequence": row.last, "chain": offered.head.chain}
     connection.execute(update(jobs).where(jobs.c.id == found.job_id).values(head | end))
+    if append.finish is not None:
+        ring(connection)
 
 
 def record(connection: Connection, database: Database, job_id: int, offered: Offer, refused: AppendResult) -> None:

@@ -51,10 +51,19 @@ jobs = Table(
     Column("fence", BigInteger, nullable=False),
     Column("owner", Text),
     Column("lease_until_ms", BigInteger),
+    Column("stalled", BigInteger, nullable=False, server_default="0"),  # see `stalls`
+    Column("claimed_output", BigInteger),  # output at the newest claim
+    Column("claim_after_ms", BigInteger),  # not before, if the newest tenure is not released
     # `finish IS NULL` is how every statement here says that a job is live.
     CheckConstraint("(finish IS NULL) = (status NOT IN ('CLOSED', 'FAILED'))", name="finish"),
 )
 Index("ix_jobs_live", jobs.c.id, sqlite_where=jobs.c.finish.is_(None), postgresql_where=jobs.c.finish.is_(None))
+Index(
+    "ix_jobs_suspects",
+    jobs.c.id,
+    sqlite_where=jobs.c.finish.is_(None) & (jobs.c.stalled > 0),
+    postgresql_where=jobs.c.finish.is_(None) & (jobs.c.stalled > 0),
+)
 
 appends = Table(
     "appends",

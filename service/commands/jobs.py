@@ -32,10 +32,7 @@ def jobs(db: options.Database = None, json: options.Json = False) -> None:
     columns = ("JOB", "STATE", "FINISH", "IN", "OUT", "CREATED", "MODEL")
     terminal.write_table(
         columns,
-        [
-            (row.job, row.status.value, row.finish, row.prompt, row.output, _when(row.created_ms), row.model)
-            for row in rows
-        ],
+        [(row.job, _state(row), row.finish, row.prompt, row.output, _when(row.created_ms), row.model) for row in rows],
     )
 
 
@@ -71,6 +68,7 @@ def _shown(row: JobRow, result: dict[str, Any]) -> str:
         "usage": usage,
         "key": row.idempotency_key,
         "owner": row.owner,
+        "stalled": f"{row.stalled} tenures in a row ended without a token" if row.stalled else None,
     }
     lines = "".join(f"{name:<9} {value}\n" for name, value in facts.items() if value is not None)
     return f"{lines}\n{result['text']}\n"
@@ -103,6 +101,11 @@ def cancel(
                 terminal.write(f"{row.job} {how} with {row.output} tokens\n")
     if unanswered:
         raise typer.Exit(FAILED)
+
+
+def _state(row: JobRow) -> str:
+    """The job's state; where its tenures stall, how many in a row."""
+    return row.status.value + (f" (stalled {row.stalled})" if row.stalled and not row.status.terminal else "")
 
 
 def _when(milliseconds: int) -> str:

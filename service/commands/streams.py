@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +12,9 @@ from .. import terminal
 from ..database import opened
 from ..naming import find_job
 from . import options
+
+if TYPE_CHECKING:
+    from ...fsm.ports import Bell, Store
 
 Follow = Annotated[bool, typer.Option("--follow", help="Wait for more until the job has ended.")]
 FollowTail = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more until the job has ended.")]
@@ -26,8 +31,8 @@ def events(
     from ..event_text import event_json, event_line
     from ..reading import events_of
 
-    with opened(db) as store:
-        for numbered in events_of(store, find_job(store, job), start, follow):
+    with opened(db) as store, listening(store, follow) as bell:
+        for numbered in events_of(store, find_job(store, job), start, bell):
             if json:
                 terminal.write_json(event_json(numbered))
             else:
@@ -45,9 +50,19 @@ def tail(
     from ...fsm.emission import plain
     from ..reading import emissions_of
 
-    with opened(db) as store:
-        for emission in emissions_of(store, find_job(store, job), start, follow):
+    with opened(db) as store, listening(store, follow) as bell:
+        for emission in emissions_of(store, find_job(store, job), start, bell):
             if json:
                 terminal.write_json(plain(emission))
             else:
                 terminal.write(emission.text if emission.finish is None else f"{emission.text}\n")
+
+
+@contextmanager
+def listening(store: Store, follow: bool) -> Iterator[Bell | None]:
+    """What to wait on for more, where more is to be waited for."""
+    if not follow:
+        yield None
+        return
+    with closing(store.bell()) as bell:
+        yield bell

@@ -15,6 +15,7 @@ import typer
 from .. import terminal
 from ..edge import FAILED
 from . import options
+from .simulate import Seed, Simulate, simulation
 
 if TYPE_CHECKING:
     from ..torture.campaign import Campaign, Result, Verdict
@@ -49,7 +50,13 @@ List = Annotated[bool, typer.Option("--list", help="Name the scenes and the poin
 
 
 def torture(
-    quick: Quick = False, only: Only = None, db: Databases = None, show: List = False, json: options.Json = False
+    quick: Quick = False,
+    only: Only = None,
+    db: Databases = None,
+    show: List = False,
+    simulate: Simulate = 0,
+    seed: Seed = 0,
+    json: options.Json = False,
 ) -> None:
     """Kill processes everywhere, and take databases away from workers; exit 1 if that changed anything.
 
@@ -58,6 +65,9 @@ def torture(
     """
     if show:
         listing(json)
+        return
+    if simulate:
+        simulation(simulate, seed, json)
         return
     from ..torture.adversities import torment
     from ..torture.campaign import Campaign, torture

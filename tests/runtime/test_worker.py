@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
-from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result, transcript
+from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result, transcript, turn
 from databases import wall_clock_ms
 
-from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable, UnknownModel
+from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable, LostTenure, UnknownModel
+from decodelog.fsm.events import CallCompleted
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Command
 from decodelog.runtime import patience
+from decodelog.runtime.job import Job
 from decodelog.runtime.worker import Pace, Worker, one_at_a_time
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
@@ -139,6 +142,59 @@ def test_a_cancel_that_a_replaced_worker_has_read_is_answered_by_the_next_owner(
     assert_audited(store)
 
 
+@pytest.mark.contract("LOG-7")
+def test_a_claim_whose_answer_was_lost_is_made_again(store):
+    of = model("Hello")
+    job = admit(store, of)
+    made = worker(store, of)
+    store.claim(made.name, LEASE_MS, 1)  # and nobody has heard of it
+    made.run(drain=True)
+    assert result(store, job)["text"] == "Hello"
+    assert (store.row(job).fence, store.row(job).stalled) == (2, 0)
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_job_that_somebody_else_took_before_its_log_was_read_is_lost_and_not_broken(store):
+    of = model("Hello")
+    job = admit(store, of)
+    (late,) = store.claim("sleeper", LEASE_MS, 1)
+    thief = engine(store, of, job, worker="thief")
+    turn(thief, 2)
+    with pytest.raises(LostTenure, match="its fence is 2"):
+        Job.load(store, late)
+
+
+@pytest.mark.contract("LOG-7")
+def test_claims_come_less_often_where_there_is_nothing_and_never_in_step(store):
+    one, other = (worker(store, model(), name, Pace(claim_ms=100, claim_ms_max=400)) for name in ("one", "other"))
+    waits = []
+    for made in (one, other):
+        waits.append([])
+        for _ in range(4):
+            made._due.clear()
+            begin = time.monotonic() * 1000
+            made._claim(None)
+            waits[-1].append(made._due["claim"] - begin)
+    for wait in waits:
+        assert all(
+            least - 2 <= each <= 1.5 * least + 50 for each, least in zip(wait, (100, 200, 400, 400), strict=True)
+        )
+    assert waits[0] != waits[1]
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_claim_takes_a_few_jobs_and_the_next_one_follows_at_once(store):
+    of = model("Hello")
+    for _ in range(5):
+        admit(store, of)
+    made = worker(store, of, pace=Pace(claim_ms=60_000, claims_max=2))
+    for held in (2, 4, 5):
+        made._claim(None)
+        assert len(made._held()) == held
+    made._claim(None)
+    assert len(made._held()) == 5
+
+
 class Locked:
     """A store whose calls fail once each with what may succeed later."""
 
@@ -148,6 +204,8 @@ class Locked:
 
     def __getattr__(self, name):
         call = getattr(self._store, name)
+        if name == "bell":
+            return call  # which never fails; it only does not ring
 
         def once(*arguments, **options):
             if name not in self.failed:
@@ -242,6 +300,30 @@ def test_a_database_that_does_not_come_back_is_a_typed_error_after_the_stated_ti
     assert time.monotonic() - begin < 10
     worker(store, model("Hello"), made.name).run(drain=True)
     assert result(store, job)["text"] == "Hello"
+
+
+@pytest.mark.contract("CALL-9", "LOG-8", "FSM-9")
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_cancel_that_comes_during_a_call_leaves_nothing_of_that_call(store, beside):
+    of = model(**ENDLESS)
+    job = admit(store, of, max_new_tokens=100, ignore_eos=True)
+    session, calls = of.session(1), []
+    select = session.select
+
+    def cancelling(ticket):
+        calls.append(ticket)
+        if len(calls) == 4:
+            store.post(Command("a" * 32, job, "cancel"))
+        return select(ticket)
+
+    session.select = cancelling
+    worker(store, of, pace=replace(FAST, beside=beside)).run(drain=True)
+    done = result(store, job)
+    assert (done["finish_reason"], done["usage"]["completion_tokens"], len(calls)) == ("cancelled", 3, 4)
+    events = [event for record in store.read(job) for event in record.events]
+    assert sum(isinstance(event, CallCompleted) for event in events) == 3
+    assert store.outcome("a" * 32) == "cancelled"
+    assert_audited(store)
 
 
 @pytest.mark.contract("FSM-7", "CALL-9")

@@ -17,7 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from steps import IDENTITY, Writer, digest, envelope
 
 from decodelog.fsm.errors import Problem
-from decodelog.fsm.ports import EMPTY_HEAD, Append, Command, Head
+from decodelog.fsm.ports import EMPTY_HEAD, Append, Caution, Command, Head
 from decodelog.store import schema
 from decodelog.store.audit import audit_rows
 from decodelog.store.engine import open_store
@@ -118,9 +118,15 @@ class StoresAgree(RuleBasedStateMachine):
     def read(self, job, after):
         self.both(lambda store: list(store.read(job, after)))
 
-    @rule(worker=WORKERS, limit=st.integers(1, 3), dead=st.lists(WORKERS, max_size=1), jobs=st.none() | st.sets(JOBS))
-    def claim(self, worker, limit, dead, jobs):
-        self.both(lambda store: store.claim(worker, HOUR_MS, limit, jobs, dead))
+    @rule(
+        worker=WORKERS,
+        limit=st.integers(1, 3),
+        dead=st.lists(WORKERS, max_size=1),
+        jobs=st.none() | st.sets(JOBS),
+        caution=st.sampled_from([None, Caution(0, 0), Caution(1, 0), Caution(1, HOUR_MS)]),
+    )
+    def claim(self, worker, limit, dead, jobs, caution=None):
+        self.both(lambda store: store.claim(worker, HOUR_MS, limit, jobs, dead, caution=caution))
 
     @rule(worker=WORKERS)
     def heartbeat(self, worker):

@@ -114,7 +114,7 @@ def test_an_append_to_postgresql_looks_its_jobs_up_one_by_one(postgres_url):
     def explained(statement, parameters):
         with store._database.single() as connection:
             plans.extend(line for (line,) in connection.exec_driver_sql(f"EXPLAIN {statement}", parameters))
-            return [(place,) for place in range(1, 21)]
+            return [(place, None) for place in range(1, 21)]
 
     with patch.object(type(store._database), "single", fake_single(store._database, explained)):
         appender._take([offer(writer.step()) for writer in writers], {f"job-{number}": number for number in range(20)})

@@ -1,0 +1,77 @@
+"""Workers that die of a job: forks of this process, one after the other, until one finds nothing left to do.
+
+python poison_worker.py URL MODEL JOB      prints, as JSON, how each worker ended
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from decodelog.runtime.model import Caller
+from decodelog.runtime.models.scripted import load_scripted
+from decodelog.runtime.worker import Pace, Worker
+from decodelog.service.compose import admit_job
+from decodelog.service.database import now_ms, opened
+from decodelog.service.incarnation import dead_workers, new_worker_name
+
+WORKERS_MAX = 12
+PACE = Pace(lease_ms=60_000, claim_ms=5, claim_ms_max=5, stalled_ms=5, idle_ms=5)
+
+
+class Deadly:
+    """A model whose process is killed where it is called for one job."""
+
+    def __init__(self, model: Any, job: str) -> None:
+        self._model, self._job = model, job
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def session(self, width: int) -> Caller:
+        session, job = self._model.session(width), self._job
+
+        class Calls:
+            def prepare(self, calls: Any) -> Any:
+                if any(call.lane.request == job for call in calls):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return session.prepare(calls)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(session, name)
+
+        calls: Any = Calls()
+        return calls
+
+
+def work(url: str, model: Any, job: str) -> None:
+    with opened(url) as store:
+        name = new_worker_name()
+        Worker(
+            name, store, lambda _: Deadly(model, job), admit_job, now_ms, dead=dead_workers, pace=PACE
+        ).run(drain=True)  # fmt: skip
+
+
+def main(url: str, directory: str, job: str) -> list[int]:
+    from pathlib import Path
+
+    model, ends = load_scripted(Path(directory)), []
+    while len(ends) < WORKERS_MAX and 0 not in ends:
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                signal.alarm(60)
+                work(url, model, job)
+                code = 0
+            finally:
+                os._exit(code)
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    return ends
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))

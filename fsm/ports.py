@@ -17,7 +17,8 @@ from .states import Status
 class Head(NamedTuple):
     """The end of a job's log: the last event's sequence (events count from 1) and the chain's digest there.
 
-    digest = SHA-256(previous digest + the append's first sequence, key and payload); 32 zero bytes before the first.
+    digest = SHA-256(previous digest + the append's first sequence + SHA-256 of its key and payload); 32 zero bytes
+    before the first.
     """
 
     sequence: int
@@ -78,7 +79,10 @@ Durable = Callable[[], list[AppendResult]]
 
 
 class Record(NamedTuple):
-    """One stored append, decoded. `chain` is the digest after it, `entries` its events with each step as one."""
+    """One stored append, decoded. `chain` is the digest after it, `entries` its events with each step as one.
+
+    In a sealed log `chain` is empty but at the end, and so is the key of a thinned step: they are not kept.
+    """
 
     first: int
     last: int
@@ -94,7 +98,10 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job as listings see it: a projection kept by the appends, never the truth. Times in ms since 1970."""
+    """A job as listings see it: a projection kept by the appends, never the truth. Times in ms since 1970.
+
+    retain_ms   how long its content may stay from its end on; None: for ever
+    """
 
     job: str
     identity: str
@@ -109,6 +116,10 @@ class JobRow:
     lease_until_ms: int | None
     idempotency_key: str | None
     created_ms: int
+    ended_ms: int | None = None
+    retain_ms: int | None = None
+    sealed_ms: int | None = None
+    erased_ms: int | None = None
 
 
 class Admission(NamedTuple):
@@ -143,12 +154,20 @@ class EventLog(Protocol):
     """The truth. Every method raises a typed store error where the database fails; none leaves anything half-done."""
 
     def admit(
-        self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None
+        self,
+        job: str,
+        identity: str,
+        model: str,
+        prompt: int,
+        event: Event,
+        idempotency_key: str | None,
+        retain_ms: int | None = None,
     ) -> Admission:
         """Make a job durable before it is acknowledged.
 
-        The same idempotency key with the same identity returns the earlier job; with another identity it raises
-        IdempotencyConflict and nothing is written.
+        The same idempotency key with the same identity returns the earlier job, with its `retain_ms`; with another
+        identity it raises IdempotencyConflict, and where the job's content is erased ContentErased. Nothing is written
+        then. `retain_ms` is how long the content may stay from the job's end on.
         """
 
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:

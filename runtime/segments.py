@@ -144,7 +144,7 @@ class Segments:
     # ---- names -----------------------------------------------------------------------------------------------------
 
     def _folder(self, job: Job) -> Path:
-        return self._directory / job.state.spec.binding.hex()
+        return folder_of(self._directory, job.state.spec.binding)
 
     def _origin(self, job: Job, session: Session) -> bytes:
         return sha256(DOMAIN + job.state.spec.binding + str(session.arena.abi).encode()).digest()
@@ -158,6 +158,16 @@ class Segments:
             longest = max(following)
             yield longest
             at = longest.stop
+
+
+def folder_of(directory: Path, binding: bytes) -> Path:
+    """Where the segments of one job lie."""
+    return directory / binding.hex()
+
+
+def discard(directory: Path, binding: bytes) -> None:
+    """Remove what was kept of a job that nobody runs."""
+    shutil.rmtree(folder_of(directory, binding), ignore_errors=True)
 
 
 def _ids(job: Job, start: int, stop: int) -> list[int]:

@@ -12,11 +12,15 @@ from ..fsm.errors import UnwritableOutput
 from ..store.audit import ShowsRows
 from ..store.bundle import Written, write
 from ..store.chain import StoredLog
+from ..store.erased import erased
 
 
-def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool = False) -> Written:
+def export(
+    store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool = False, redact: bool = False
+) -> Written:
     """Write a bundle of these jobs' logs, or of all, each as it stands at one read of it.
 
+    `redact`: their content is left out as if it were erased, and the heads are the same.
     It is written beside `out`, synced, and moved there; `force` replaces what is there. Errors: UnknownJob,
     UnwritableOutput, and those of the store.
     """
@@ -24,8 +28,9 @@ def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool 
     try:
         if out.exists() and not force:
             raise FileExistsError
+        logs = _logs(store, jobs)
         with new.open("xb") as file:
-            written = write(file, _logs(store, jobs))
+            written = write(file, map(redacted, logs) if redact else logs)
             file.flush()
             os.fsync(file.fileno())
         if force:
@@ -41,6 +46,11 @@ def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool 
         with suppress(OSError):
             new.unlink()
     return written
+
+
+def redacted(log: StoredLog) -> StoredLog:
+    """A log without its content."""
+    return log._replace(rows=erased(log.job, list(log.rows), log.head))
 
 
 def _logs(store: ShowsRows, jobs: Sequence[str] | None) -> Iterator[StoredLog]:

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 def listed(row: JobRow) -> dict[str, Any]:
     """A job as its row says: names, state and token counts."""
     listing = _listing(row.job, row.status, row.finish, row.prompt, row.output)
-    return listing | {"model": row.model, "identity": row.identity, "created_ms": row.created_ms, "owner": row.owner}
+    return (
+        listing
+        | {"model": row.model, "identity": row.identity, "created_ms": row.created_ms, "owner": row.owner}
+        | {name: getattr(row, name) for name in ("ended_ms", "retain_ms", "sealed_ms", "erased_ms")}
+    )
 
 
 def ended(state: State) -> dict[str, Any]:

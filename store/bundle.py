@@ -18,8 +18,9 @@ from ..fsm.audit import Fault
 from ..fsm.errors import CorruptRecord, UnknownJob
 from ..fsm.ports import Head, JobRow, Record
 from ..fsm.states import Status
-from .chain import Stored, StoredLog, records
+from .chain import StoredLog, records
 from .frames import LOST, Frame, FrameWriter, frames, linked
+from .stored import Stored
 
 JOB, APPEND, MANIFEST = 1, 2, 3
 KIND = "container"

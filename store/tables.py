@@ -51,6 +51,10 @@ jobs = Table(
     Column("fence", BigInteger, nullable=False),
     Column("owner", Text),
     Column("lease_until_ms", BigInteger),
+    Column("ended_ms", BigInteger),
+    Column("retain_ms", BigInteger),  # how long its content may stay from its end on
+    Column("sealed_ms", BigInteger),
+    Column("erased_ms", BigInteger),
     # `finish IS NULL` is how every statement here says that a job is live.
     CheckConstraint("(finish IS NULL) = (status NOT IN ('CLOSED', 'FAILED'))", name="finish"),
 )

@@ -17,7 +17,8 @@ from decodelog.service.audit import audit, verify
 from decodelog.service.database import opened
 from decodelog.service.export import export
 from decodelog.store.bundle import Bundle, write
-from decodelog.store.chain import Stored, StoredLog
+from decodelog.store.chain import StoredLog
+from decodelog.store.stored import Stored
 
 pytestmark = pytest.mark.contract("LOG-3")
 

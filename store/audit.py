@@ -73,10 +73,10 @@ def faults(log: StoredLog, walk: Walk) -> Iterator[tuple[int, str, str]]:
         yield head.sequence, "head", f"the log ends at event {sequence}, and the job's row says {head.sequence}"
     elif walk.linked and head.chain not in walk.chains:
         yield head.sequence, "head", "the job's row has another digest than its log"
-    row = log.row
-    if row is not None and row.erased_ms is not None and not walk.erased:
+    listed = log.row
+    if listed is not None and listed.erased_ms is not None and not walk.erased:
         yield sequence, "listing", "the job's row says that its content is erased, and it is there"
-    if row is not None and row.sealed_ms is not None and not walk.sealed:
+    if listed is not None and listed.sealed_ms is not None and not walk.sealed:
         yield sequence, "listing", "the job's row says that its log is sealed, and it is not"
     if walk.fence > log.fence:
         yield sequence, "fence", f"an append has fence {walk.fence}, and the job's row {log.fence}"

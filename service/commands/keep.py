@@ -16,8 +16,9 @@ from ..naming import find
 from . import options
 
 if TYPE_CHECKING:
+    from ...fsm.ports import EventLog
     from ..erase import Erased
-    from ..seal import SealableLog, Sealed
+    from ..seal import Sealed
 
 _NAMES = typer.Argument(metavar="JOB...", help="Names of jobs or families, or their beginnings.", show_default=False)
 _SNAPSHOTS = typer.Option(
@@ -110,7 +111,7 @@ def sweep(
             terminal.write("".join(f"{name} would be {what}{'d' if what.endswith('e') else 'ed'}\n" for name in names))
 
 
-def named(store: SealableLog, names: list[str]) -> list[str]:
+def named(store: EventLog, names: list[str]) -> list[str]:
     """Every job that these names find, each once, in order."""
     return list(dict.fromkeys(each for name in names for each in find(store, name).jobs))
 
@@ -125,11 +126,13 @@ class Told:
         self._refused = False
 
     def hear(self, what: Erased | Sealed | SealRefused) -> None:
+        from ..seal import Sealed
+
         if isinstance(what, SealRefused):
             self._refused = True
             self._jobs.append({"job": what.job, "refused": what.facts()})
             words = f"{what.job} is not sealed: {what.reason}"
-        elif hasattr(what, "tokens"):
+        elif isinstance(what, Sealed):
             self._jobs.append({"job": what.job, "sealed": what.done, "tokens": what.tokens, "bytes": what.after})
             bytes_said = f"{what.tokens} tokens, {what.before:,} bytes before and {what.after:,} after"
             words = f"{what.job} is sealed: {bytes_said}" if what.done else f"{what.job} was sealed already"

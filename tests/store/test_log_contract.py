@@ -115,8 +115,8 @@ def predicted(writer: Writer, append) -> Writer:
     from decodelog.store.codec import encode
 
     first = append.expected.sequence + 1
-    body = append.key + encode(append.events, append.key)
-    chain = sha256(append.expected.chain + first.to_bytes(8, "big") + body).digest()
+    content = sha256(append.key + encode(append.events, append.key)).digest()
+    chain = sha256(append.expected.chain + first.to_bytes(8, "big") + content).digest()
     return writer.at(Head(append.expected.sequence + len(append.events), chain))
 
 

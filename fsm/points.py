@@ -26,6 +26,8 @@ OPERATIONS: Final = {
     "release": "a worker gives its jobs back",
     "post": "a command is put into the inbox",
     "answer": "a command is settled with what became of it",
+    "seal": "the rows of an ended job become one",
+    "erase": "the content of an ended job's rows goes",
 }
 """The store's transactions."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import sleep
 from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, delete, select, text, update
@@ -15,8 +14,6 @@ from .database import Database
 from .erased import erased
 from .stored import Stored
 from .tables import appends, jobs
-
-SCRUB_TRIES, SCRUB_PAUSE_S = 20, 0.05
 
 WALK = text(
     """
@@ -77,13 +74,10 @@ class DatabaseLifetime:
             with self._database.single() as connection:
                 connection.exec_driver_sql("VACUUM appends")
             return True
-        for _ in range(SCRUB_TRIES):
-            with self._database.driver.aside(), self._database.single() as connection:
-                busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
-            if not busy:
-                return True
-            sleep(SCRUB_PAUSE_S)
-        return False
+        with self._database.driver.aside(), self._database.single() as connection:
+            # It waits for readers as patiently as any statement waits.
+            busy: int = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
+        return not busy
 
     def past_retention(self) -> list[str]:
         due = jobs.c.ended_ms + jobs.c.retain_ms <= self._database.now_ms()

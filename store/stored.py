@@ -8,7 +8,7 @@ CHECK_BYTES: Final = 8
 """What a row that is no anchor keeps of its digest."""
 
 MARK: Final = b"\xc1"
-"""What a sealed row's payload begins with, and no other's: msgpack gives this byte no meaning."""
+"""What a sealed row's payload begins with, and no other's that has a key: msgpack gives this byte no meaning."""
 
 ERASED: Final = MARK + b"\x00"
 """What it begins with where the content is erased; else the second byte is the version of what follows."""
@@ -30,8 +30,8 @@ class Stored(NamedTuple):
 
     @property
     def sealed(self) -> bool:
-        """Whether it stands for a whole log."""
-        return self.payload[:1] == MARK
+        """Whether it stands for a whole log. An erased append has no key, and any bytes may begin its digest."""
+        return bool(self.key) and self.payload[:1] == MARK
 
     @property
     def erased(self) -> bool:

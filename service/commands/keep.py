@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...fsm.errors import SealRefused
+from ...fsm.errors import ContentErased, SealRefused
 from .. import terminal
 from ..database import opened
 from ..durations import milliseconds
@@ -62,7 +62,11 @@ def seal(
     with opened(db) as store:
         if job:
             jobs = named(store, job)
-            check_ended([store.row(name) for name in jobs])
+            rows = [store.row(name) for name in jobs]
+            check_ended(rows)
+            for row in rows:
+                if row.erased_ms is not None:
+                    raise ContentErased(row.job)
         else:
             jobs = store.unsealed(0 if older_than is None else milliseconds(older_than, "--older-than"))
         seal_all(store, jobs, told.hear)

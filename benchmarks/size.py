@@ -44,8 +44,8 @@ def bytes_per_token(jobs: int) -> Bytes:
     model = scripted_model()
     with folder() as directory:
         url = sqlite_url(directory, "size")
-        empty = vacuumed(url)
         with store_at(url) as store:
+            empty = vacuumed(url)
             names = admit(store, model, jobs, TOKENS // jobs, sampled=True)
             with engine_of(store, model, names) as engine:
                 before = file_bytes(url)
@@ -57,7 +57,7 @@ def bytes_per_token(jobs: int) -> Bytes:
 
 
 def vacuumed(url: str) -> int:
-    """Bytes of the file without free pages: those that sealing gives up are used again, and stay in the file till then."""
+    """Bytes of the file without free pages: those that sealing gives up stay in it until they are used again."""
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
         connection.execute("VACUUM")
     return file_bytes(url)

@@ -156,3 +156,26 @@ def test_opening_a_store_loads_no_migrations(sqlite_url):
     )
     done = subprocess.run([sys.executable, "-c", code, sqlite_url], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.contract("LOG-6", "LOG-9")
+def test_a_job_that_ended_before_its_end_was_written_down_counts_as_ended_at_the_upgrade(empty_url):
+    """And one in flight goes on."""
+    schema.upgrade(empty_url)
+    store = open_store(empty_url)
+    store.append([write(store, admit(store, "job-1"), 2).last_step()])
+    writer = write(store, admit(store, "job-2"), 2)
+    store.close()
+    for name in ("ended_ms", "retain_ms", "sealed_ms", "erased_ms"):
+        execute(empty_url, f"ALTER TABLE jobs DROP COLUMN {name}")
+    execute(empty_url, "UPDATE alembic_version SET version_num = :before", before=schema.REVISIONS[-2])
+    assert schema.upgrade(empty_url) == schema.HEAD
+    store = open_store(empty_url)
+    ended, live = store.rows()
+    assert ended.ended_ms is not None
+    assert ended.ended_ms >= ended.created_ms
+    assert (live.ended_ms, ended.retain_ms) == (None, None)
+    assert store.unsealed(0) == ["job-1"]
+    store.append([write(store, writer, 1).last_step()])
+    assert store.unsealed(0) == ["job-1", "job-2"]
+    store.close()

@@ -71,9 +71,8 @@ def step(index: int, numbers: random.Random, alternatives: int = 0) -> TokenStep
     """A step with log-probabilities of which no bit can be told beforehand, of a large vocabulary."""
     token = int(numbers.paretovariate(0.7)) % 49_152
     raw, processed = -numbers.random() * 9, -numbers.random() * 7
-    listed = tuple(
-        Alternative(token + each, raw - each, processed - each, b"t%d" % each) for each in range(alternatives)
-    )
+    places = range(alternatives)
+    listed = tuple(Alternative(token + place, raw - place, processed - place, b"t%d" % place) for place in places)
     selection = Selection(token, numbers.randrange(1, 49_152), raw, processed, 0.5, 0.5, 0.25, 0.75, listed)
     return TokenStep(1, 30 + index, bytes(32), 0, selection, b" %d" % token, False, bytes(32), index + 1, bytes(32))
 

@@ -43,7 +43,6 @@ class DatabaseLifetime:
 
     def seal(self, job: str, head: Head, row: Stored) -> bool:
         with self._database.transaction("seal") as connection:
-            self._leave_no_bytes(connection)
             held = ended(connection, job)
             if held.erased_ms is not None:
                 raise ContentErased(job)
@@ -58,7 +57,6 @@ class DatabaseLifetime:
 
     def erase(self, job: str) -> bool:
         with self._database.transaction("erase") as connection:
-            self._leave_no_bytes(connection)
             held = ended(connection, job)
             if held.erased_ms is not None:
                 return False
@@ -90,11 +88,6 @@ class DatabaseLifetime:
     def _names(self, *conditions: Any) -> list[str]:
         with self._database.single() as connection:
             return list(connection.scalars(select(jobs.c.job).where(*conditions).order_by(jobs.c.id)))
-
-    def _leave_no_bytes(self, connection: Connection) -> None:
-        """Have SQLite overwrite what it gives up; also when sealing, or an erasure later would not find it all."""
-        if self._database.sqlite:
-            connection.exec_driver_sql("PRAGMA secure_delete = ON")
 
     def _replace(self, connection: Connection, held: Any, rows: Sequence[Placed], left: Sequence[Stored]) -> None:
         """Put other rows in the place of a job's: as many, or one for all, which is where its row finds the newest."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..erase import Erased
     from ..seal import Sealed
 
-_NAMES = typer.Argument(metavar="JOB...", help="Names of jobs or families, or their beginnings.", show_default=False)
+_NAMES = typer.Argument(metavar="JOB", help="Names of jobs or families, or their beginnings.", show_default=False)
 _SNAPSHOTS = typer.Option(
     "--snapshots",
     metavar="DIR",

@@ -77,6 +77,16 @@ ROWS = (
         lambda f: f["bytes_per_token"] <= 200,
     ),
     Row(
+        "sealed_bytes_per_token",
+        "{:.0f} bytes",
+        "the same of 1 sampled job of 4,096 tokens, sealed: all that is of it in the vacuumed file",
+        "<= 24",
+        lambda f: f["sealed_bytes_per_token"] <= 24,
+    ),
+    Row(
+        "sealed_bytes_per_token_64", "{:.0f} bytes", "the same of 64 sampled jobs of 64 tokens each, sealed one by one"
+    ),
+    Row(
         "late_over_early",
         "{:.3f}",
         "median time of a turn at position 8,000 over that at 100, by turns: scripted model, sampled, memory log",

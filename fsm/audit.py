@@ -2,7 +2,8 @@
 
 Folding checks frontiers, receipts, commits and the order of states; the log's reader has checked the chain. What is
 left is that the log is the job's, that appends join without gap or overlap, that each is keyed by the receipt it
-carries or consumes, that fences only grow and a tenure begins under its own, and that noise is the request's own.
+carries or consumes, that fences only grow and a tenure begins under its own, and that noise is the request's own. Of a
+sealed log's thinned steps it says what a load says of steps that it jumps over.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .errors import Problem
-from .events import AttemptStarted, DecisionMade, Event, OutputCommitted, RequestAdmitted, RequestClosed
+from .events import STEPS, AttemptStarted, DecisionMade, Event, OutputCommitted, RequestAdmitted, RequestClosed
+from .load import not_following, pass_over, unproven
 from .ports import EMPTY_HEAD, Head, JobRow, Record
 from .receipt import Receipt
 from .rng import unit_draw
@@ -58,10 +60,15 @@ def replay(job: str, records: Iterable[Record], snapshot: Snapshot | None = None
             if record.fence < fence:
                 return _faulty(job, transcript, "fence", f"fence {record.fence} follows fence {fence}")
             fence, chain = record.fence, record.chain
+            step = record.entries[0]
+            jumped = isinstance(step, STEPS) and unproven(transcript, step)
             for event in events:
                 if fault := _foreign(job, transcript.state, event, record):
                     return _faulty(job, transcript, *fault)
-                transcript.take(event)
+                if not jumped:
+                    transcript.take(event)
+            if isinstance(step, STEPS) and jumped and (len(record.entries) > 1 or not pass_over(transcript, [step])):
+                raise not_following(transcript, step)
             if detail := _untenured(transcript.state, record):
                 return Audited(record.first - 1, transcript.state, [Fault(job, record.first, "fence", detail)])
             if snapshot is not None and record.last >= snapshot.head.sequence:

@@ -564,6 +564,51 @@ class DatabaseFault(Defect):
 
 
 @dataclass(eq=False)
+class JobNotEnded(Rejected):
+    """What is for ended jobs only was asked of one that is live."""
+
+    code = "job_not_ended"
+    says = "job {job} is {state} and has not ended; `decodelog cancel {job}` first, or wait for its end"
+    job: str
+    state: str
+
+
+@dataclass(eq=False)
+class ContentErased(Rejected):
+    """Prompt, output and request of a job are gone; its listing, its tenures and its chain are left."""
+
+    code = "content_erased"
+    says = (
+        "the content of job {job} is erased, and nothing of it can be read, run or given again; "
+        "`decodelog jobs` still lists it, and `decodelog audit {job}` proves its chain"
+    )
+    job: str
+
+
+@dataclass(eq=False)
+class EvidenceSealed(Rejected):
+    """A sealed log has no score digest, receipt, state digest, margin and draw of step `step` (from 0) any more."""
+
+    code = "evidence_sealed"
+    says = (
+        "the log of job {job} is sealed, and of its step {step} the score digest, receipt, state digest, margin and "
+        "draw are not kept; fork it, or run its request again, to have them again"
+    )
+    job: str
+    step: int
+
+
+@dataclass(eq=False)
+class SealRefused(Rejected):
+    """The log is not sealed, and as it was; `reason` is the first thing that speaks against it."""
+
+    code = "seal_refused"
+    says = "the log of job {job} is not sealed, and as it was: {reason}; see what `decodelog audit {job}` says"
+    job: str
+    reason: str
+
+
+@dataclass(eq=False)
 class MisformedAppend(Defect):
     code = "misformed_append"
     says = "an append to job {job} is refused before it reaches the log: {reason}; correct the caller"
@@ -591,6 +636,16 @@ class UnknownWireTag(Rejected):
     job: str
     sequence: int
     tag: int
+
+
+@dataclass(eq=False)
+class UnknownSeal(Rejected):
+    """A sound sealed log of a form that this release does not know."""
+
+    code = "unknown_seal"
+    says = "the log of job {job} is sealed in form {version}, unknown to this program; install a newer decodelog"
+    job: str
+    version: int
 
 
 # ---- the service: what people type -----------------------------------------------------------------------------

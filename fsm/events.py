@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from .finish import FinishReason
 from .output.standing import Standing
 from .prompt import PromptToken
 from .receipt import Receipt, Selection
 from .states import Trigger
+from .thinned import Thinned, ThinnedStep
 
 
 class Parent(NamedTuple):
@@ -146,6 +147,7 @@ Event = (
     | OutputCommitted
     | RequestClosed
     | RequestFailed
+    | Thinned
 )
 
 EVENTS: dict[str, type[Event]] = {
@@ -196,15 +198,30 @@ class TokenStep(NamedTuple):
 
 STEP_EVENTS = 3
 
-Entry = Event | TokenStep
-"""What the log of a job is read as: an event, or the three of a step."""
+Step = TokenStep | ThinnedStep
+STEPS: Final = (TokenStep, ThinnedStep)  # a tuple: `isinstance` takes several times as long over a union
+Entry = Event | Step
+"""What the log of a job is read as: an event, or the three of a step, whole or thinned."""
+
+
+def joined(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The entries with the three events of a step as one, however they were written, where they come first."""
+    match entries:
+        case (CallCompleted() as call, DecisionMade(receipt), OutputCommitted() as output, *rest):
+            if output.output == receipt.step + 1:
+                step = TokenStep(
+                    call.tokens, call.lanes, call.scores, receipt.branch, receipt.selection, receipt.piece,
+                    receipt.hidden, receipt.receipt_id, output.output, output.state, receipt.structure,
+                )  # fmt: skip
+                return (step, *rest)
+    return entries
 
 
 def count(entries: Sequence[Entry]) -> int:
     """How many events the entries are."""
     events = len(entries)
     for entry in entries:
-        if isinstance(entry, TokenStep):
+        if isinstance(entry, STEPS):
             events += STEP_EVENTS - 1
     return events
 
@@ -213,7 +230,7 @@ def expand(entries: Iterable[Entry]) -> tuple[Event, ...]:
     """The entries as events, each step as its three."""
     events: list[Event] = []
     for entry in entries:
-        if isinstance(entry, TokenStep):
+        if isinstance(entry, STEPS):
             events += entry.events
         else:
             events.append(entry)

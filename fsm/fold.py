@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from .errors import BrokenInvariant
+from .errors import BrokenInvariant, EvidenceSealed
 from .events import (
     STATE_BYTES,
     AttemptStarted,
@@ -37,6 +37,7 @@ from .receipt import Receipt, Selection, issue
 from .spec import Spec
 from .state import NO_RECEIPT, Ending, State, Tenure
 from .states import Status, Trigger
+from .thinned import Thinned
 
 SCORES_BYTES = 32
 
@@ -56,6 +57,8 @@ def fold(state: State | None, event: Event) -> State:
             raise BrokenInvariant(clause="FSM-4", reason=f"a log begins with {event.tag}, not with its admission")
         return admitted(event)
     if (apply := _FOLDS.get(type(event))) is None:
+        if isinstance(event, Thinned):
+            raise EvidenceSealed(state.spec.job, state.frontier.output)
         raise BrokenInvariant(clause="FSM-4", reason=f"{event.tag} cannot follow another event")
     after: State = apply(state, event)
     return after

@@ -72,6 +72,11 @@ NUMERAL_BYTES_MAX: Final = 32
 # A line break and the indentation of the deepest nesting by two; blanks without end are another such way.
 BLANKS_MAX: Final = 2 * JSON_DEPTH_MAX + 2
 
+# ---- retention ------------------------------------------------------------------------------------------------
+
+# A thousand years: longer than anybody asks for, and a time in ms that a database can still add to another.
+RETAIN_MS_MAX: Final = 365_000 * 86_400_000
+
 # ---- policy and noise -----------------------------------------------------------------------------------------
 
 # Each transform is one pass over the vocabulary at every token.

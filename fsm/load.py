@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .emission import Moment
-from .events import STEP_EVENTS, TokenStep
+from .errors import BrokenInvariant
+from .events import STEP_EVENTS, STEPS, Step, TokenStep
 from .fold import SCORES_BYTES
 from .frontier import Frontier
 from .ports import EMPTY_HEAD, Head, Record
+from .states import Status
+from .thinned import NOT_KEPT, ThinnedStep
 from .transcript import Transcript
 
 
@@ -25,10 +28,10 @@ def load(transcript: Transcript, records: Iterable[Record]) -> Head:
     that is folded or a step that is out of order. In the steps that were jumped over these can be wrong unseen:
     digests, receipt ids, log-probabilities, draws, ids of tokens that end nothing, and pieces that show as much.
     """
-    newest, run = None, list[TokenStep]()
+    newest, run = None, list[Step]()
     for newest in records:
         for entry in newest.entries:
-            if isinstance(entry, TokenStep):
+            if isinstance(entry, STEPS):
                 run.append(entry)
             else:
                 take_run(transcript, run)
@@ -38,33 +41,64 @@ def load(transcript: Transcript, records: Iterable[Record]) -> Head:
     return Head(newest.last, newest.chain) if newest is not None else EMPTY_HEAD
 
 
-def take_run(transcript: Transcript, steps: Sequence[TokenStep]) -> None:
-    """Take steps that follow one another: fold the first, jump as far as the last, and fold that one too."""
+def take_run(transcript: Transcript, steps: Sequence[Step]) -> None:
+    """Take steps that follow one another: fold the first, jump as far as the last, and fold that one too.
+
+    A reader that had come into the middle of a run before its log was sealed goes on from there by a jump.
+    """
     at = 0
     while at < len(steps):
+        if unproven(transcript, steps[at]):
+            taken = jump(transcript, steps, at)
+            if taken == at:
+                raise not_following(transcript, steps[at])
+            at = taken
         for event in steps[at].events:
             transcript.take(event)
         at = jump(transcript, steps, at + 1)
 
 
-def jump(transcript: Transcript, steps: Sequence[TokenStep], at: int) -> int:
+def unproven(transcript: Transcript, step: Step) -> bool:
+    """Whether a step cannot be folded, as it is thinned, or as its receipt covers one that is not kept."""
+    state = transcript.state
+    return isinstance(step, ThinnedStep) or (state is not None and state.last_receipt == NOT_KEPT)
+
+
+def not_following(transcript: Transcript, step: Step) -> BrokenInvariant:
+    reason = f"the thinned step of output {step.output} does not follow on event {transcript.sequence}"
+    return BrokenInvariant(clause="FSM-3", reason=reason)
+
+
+def jump(transcript: Transcript, steps: Sequence[Step], at: int) -> int:
     """Take steps from index `at` on without folding them, and return the index of the one to fold next.
 
-    That is the last, or the first that is out of order: the fold then says what is wrong with it. The transcript has
-    just taken the step before `at`, so that nothing is held and no call has failed. Where the output has a structure,
-    every step is folded.
+    That is the last, or the first that is out of order: the fold then says what is wrong with it.
+    """
+    return at + pass_over(transcript, steps[at:-1]) if at < len(steps) - 1 else at
+
+
+def pass_over(transcript: Transcript, steps: Sequence[Step]) -> int:
+    """Take steps without folding them, as far as they are in order; how many.
+
+    None are where the transcript does not stand right after a step, with nothing held and no call failed since. Where
+    the output has a structure, every step is folded.
     """
     state, sequence = transcript.state, transcript.sequence
-    if state is None or state.structure is not None or at >= len(steps) - 1:
-        return at
+    if state is None or state.structure is not None or state.status is not Status.PENDING or state.tenure.failures:
+        return 0
     spec, horizon, due, delta, last_receipt = state.spec, state.horizon, state.due, state.delta, state.last_receipt
     advance, matcher, include_stop, skip_special = spec.advance, spec.matcher, spec.include_stop, spec.skip_special
     prompt, output, processed, unprocessed, suffix = state.frontier
     token_ids, moments = list[int](), list[Moment]()
-    for tokens, lanes, scores, _, selection, piece, special, receipt_id, claimed, _, structure in steps[at:-1]:
+    for step in steps:
+        if isinstance(step, TokenStep):
+            tokens, lanes, scores, _, selection, piece, special, receipt_id, claimed, _, structure = step
+            if len(scores) != SCORES_BYTES or structure is not None:
+                break
+        else:
+            tokens, lanes, _, selection, piece, special, claimed = step
+            receipt_id = NOT_KEPT
         if due or tokens != unprocessed or lanes != prompt + output or claimed != output + 1:
-            break
-        if len(scores) != SCORES_BYTES or structure is not None:
             break
         output, processed, last_receipt, sequence = claimed, lanes, receipt_id, sequence + STEP_EVENTS
         token, before = selection.token, horizon
@@ -73,11 +107,12 @@ def jump(transcript: Transcript, steps: Sequence[TokenStep], at: int) -> int:
         due = spec.due(token, output, match is not None)
         token_ids.append(token)
         moments.append(Moment(sequence, delta, before, horizon, selection, piece, hidden))
-    frontier = Frontier(prompt, output, processed, unprocessed, suffix).checked()
-    transcript.state = state._replace(
-        frontier=frontier, horizon=horizon, last_receipt=last_receipt, delta=delta, due=due
-    )
-    transcript.sequence = sequence
-    transcript.token_ids += token_ids
-    transcript.moments += moments
-    return at + len(token_ids)
+    if token_ids:
+        frontier = Frontier(prompt, output, processed, unprocessed, suffix).checked()
+        transcript.state = state._replace(
+            frontier=frontier, horizon=horizon, last_receipt=last_receipt, delta=delta, due=due
+        )
+        transcript.sequence = sequence
+        transcript.token_ids += token_ids
+        transcript.moments += moments
+    return len(token_ids)

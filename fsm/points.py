@@ -28,6 +28,8 @@ OPERATIONS: Final = {
     "snapshot": "snapshots of jobs are kept, or those of ended jobs removed",
     "restore": "logs from a file are brought back",
     "answer": "a command is settled with what became of it",
+    "seal": "the rows of an ended job become one",
+    "erase": "the content of an ended job's rows goes",
 }
 """The store's transactions."""
 

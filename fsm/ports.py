@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Head(NamedTuple):
     """The end of a job's log: the last event's sequence (events count from 1) and the chain's digest there.
 
-    digest = SHA-256(previous digest + the append's first sequence, key and payload); 32 zero bytes before the first.
+    digest = SHA-256(previous digest + the append's first sequence + SHA-256 of its key and payload); 32 zero bytes
+    before the first.
     """
 
     sequence: int
@@ -81,7 +82,10 @@ Durable = Callable[[], list[AppendResult]]
 
 
 class Record(NamedTuple):
-    """One stored append, decoded. `chain` is the digest after it, `entries` its events with each step as one."""
+    """One stored append, decoded. `chain` is the digest after it, `entries` its events with each step as one.
+
+    In a sealed log `chain` is empty but at the end, and so is the key of a thinned step: they are not kept.
+    """
 
     first: int
     last: int
@@ -99,7 +103,8 @@ class Record(NamedTuple):
 class JobRow:
     """A job as listings see it: a projection kept by the appends, never the truth. Times in ms since 1970.
 
-    stalled   tenures in a row that ended without a release and brought no token, as of the newest claim
+    stalled     tenures in a row that ended without a release and brought no token, as of the newest claim
+    retain_ms   how long its content may stay from its end on; None: for ever
     """
 
     job: str
@@ -116,6 +121,10 @@ class JobRow:
     idempotency_key: str | None
     created_ms: int
     stalled: int = 0
+    ended_ms: int | None = None
+    retain_ms: int | None = None
+    sealed_ms: int | None = None
+    erased_ms: int | None = None
 
 
 class Admission(NamedTuple):
@@ -167,12 +176,20 @@ class EventLog(Protocol):
         """Whether another process carries appends out: what this one computes meanwhile costs it nothing."""
 
     def admit(
-        self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None
+        self,
+        job: str,
+        identity: str,
+        model: str,
+        prompt: int,
+        event: Event,
+        idempotency_key: str | None,
+        retain_ms: int | None = None,
     ) -> Admission:
         """Make a job durable before it is acknowledged.
 
-        The same idempotency key with the same identity returns the earlier job; with another identity it raises
-        IdempotencyConflict and nothing is written.
+        The same idempotency key with the same identity returns the earlier job, with its `retain_ms`; with another
+        identity it raises IdempotencyConflict, and where the job's content is erased ContentErased. Nothing is written
+        then. `retain_ms` is how long the content may stay from the job's end on.
         """
 
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:

@@ -77,7 +77,7 @@ class Spec:
             job=job,
             identity=identity,
             envelope=envelope,
-            binding=sha256(BINDING_DOMAIN + identity + job.encode()).digest(),
+            binding=binding_of(job, identity),
             prompt=prompt,
             max_new_tokens=termination.max_new_tokens,
             min_new_tokens=termination.min_new_tokens,
@@ -130,6 +130,11 @@ class Spec:
         if output >= self.context_output:
             held.add(FinishReason.CONTEXT_LIMIT)
         return rank(held, self.finish_order)
+
+
+def binding_of(job: str, identity: bytes) -> bytes:
+    """The digest of a job's name and its request's identity."""
+    return sha256(BINDING_DOMAIN + identity + job.encode()).digest()
 
 
 def _wish(envelope: Envelope) -> PromptWish | None:

@@ -22,7 +22,7 @@ from ..fsm.transition import RebuildLanes
 from .batcher import Batcher
 from .job import Job
 from .model import Model
-from .segments import ROWS_MAX, Segments, digest_of, file_name, link_of, origin
+from .segments import ROWS_MAX, Segments, digest_of, file_name, folder_of, link_of, origin
 from .session import Decode, Session
 
 
@@ -123,7 +123,7 @@ def _rows(part: Part) -> Tensor | None:
 
 def put(directory: Path, spec: Spec, parts: Iterable[Part]) -> None:
     """Lay parts down where a worker with this folder of caches looks for them. Errors: OSError."""
-    folder = directory / spec.binding.hex()
+    folder = folder_of(directory, spec.binding)
     folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         path = folder / file_name(part.start, part.stop, part.link)

@@ -160,7 +160,7 @@ class Segments:
     # ---- names -----------------------------------------------------------------------------------------------------
 
     def _folder(self, job: Job) -> Path:
-        return self._directory / job.state.spec.binding.hex()
+        return folder_of(self._directory, job.state.spec.binding)
 
     def _origin(self, job: Job, session: Session) -> bytes:
         return origin(job.state.spec.binding, str(session.arena.abi))
@@ -181,8 +181,18 @@ def origin(binding: bytes, abi: str) -> bytes:
     return sha256(DOMAIN + binding + abi.encode()).digest()
 
 
+def folder_of(directory: Path, binding: bytes) -> Path:
+    """Where the segments of one job lie."""
+    return directory / binding.hex()
+
+
 def file_name(start: int, stop: int, link: bytes) -> str:
     return f"{start:08d}-{stop:08d}-{link.hex()}.safetensors"
+
+
+def discard(directory: Path, binding: bytes) -> None:
+    """Remove what was kept of a job that nobody runs."""
+    shutil.rmtree(folder_of(directory, binding), ignore_errors=True)
 
 
 def _ids(job: Job, start: int, stop: int) -> list[int]:

@@ -35,12 +35,18 @@ class AuditedLog(ShowsRows, Protocol):
 
 
 class Report(NamedTuple):
-    """What an audit looked at and found; `ok` where there is no fault. `digest` is that of an exported file."""
+    """What an audit looked at and found; `ok` where there is no fault. `digest` is that of an exported file.
+
+    sealed   jobs whose log is sealed: receipts and digests of their thinned steps are not there to be proven
+    erased   jobs whose content is erased: their chain is proven, and what it was taken of is gone
+    """
 
     jobs: int
     events: int
     faults: list[Fault]
     digest: str = ""
+    sealed: int = 0
+    erased: int = 0
 
     @property
     def ok(self) -> bool:
@@ -51,6 +57,8 @@ class Report(NamedTuple):
             "ok": self.ok,
             "jobs": self.jobs,
             "events": self.events,
+            "sealed": self.sealed,
+            "erased": self.erased,
             "faults": [fault._asdict() for fault in self.faults],
         } | ({"digest": self.digest} if self.digest else {})
 
@@ -58,8 +66,8 @@ class Report(NamedTuple):
 def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
     """Prove chain, sequence, receipts, frontiers, replay and listing of each job. Errors: UnknownJob.
 
-    Rows that are not what was appended are all named, and their jobs not replayed. Jobs that run meanwhile are audited
-    as far as they were when they were read.
+    Rows that are not what was appended are all named, and their jobs not replayed, nor those whose content is erased.
+    Jobs that run meanwhile are audited as far as they were when they were read.
     """
     if jobs is None:
         stored = [audit_rows(log)]
@@ -68,15 +76,16 @@ def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
         stored = [audit_rows(log, job) for job in jobs]
         names = list(jobs)
     faults = [fault for each in stored for fault in each.faults]
-    damaged = {fault.job for fault in faults}
+    unread = {fault.job for fault in faults}.union(*(each.erased for each in stored))
     events = 0
     for name in names:
-        if name in damaged:
+        if name in unread:
             continue
         audited = _replayed(log, name)
         events += audited.events
         faults += audited.faults
-    return Report(sum(each.jobs for each in stored), events, faults)
+    sealed, erased = sum(len(each.sealed) for each in stored), sum(len(each.erased) for each in stored)
+    return Report(sum(each.jobs for each in stored), events, faults, sealed=sealed, erased=erased)
 
 
 def verify(path: Path) -> Report:

@@ -14,6 +14,7 @@ import typer
 
 from ..fsm.errors import ConflictingFlags, LimitExceeded, UnreadableInput
 from ..fsm.limits import NUMBER_BYTES_MAX, REQUEST_BYTES_MAX
+from .durations import milliseconds
 
 if TYPE_CHECKING:
     from ..fsm.draft import Draft
@@ -89,6 +90,7 @@ _RETRY_BUDGET = _running("--retry-budget", "Failed model calls in a row that the
 _CONSUMER_POLICY = _running(
     "--consumer-policy", "What becomes of the job when its reader leaves (detach).", "detach|cancel"
 )
+_RETAIN = _running("--retain", "Let `decodelog sweep` erase the content so long after the end, like 7d.", "TIME")
 _IDEMPOTENCY_KEY = _running("--idempotency-key", "The same key and request are the same job, run once.", "KEY")
 
 
@@ -137,6 +139,12 @@ class DraftFlags:
     retry_budget: Annotated[int | None, _RETRY_BUDGET] = None
     consumer_policy: Annotated[str | None, _CONSUMER_POLICY] = None
     idempotency_key: Annotated[str | None, _IDEMPOTENCY_KEY] = None
+    retain: Annotated[str | None, _RETAIN] = None
+
+    @property
+    def retain_ms(self) -> int | None:
+        """How long the job's content may stay, in ms."""
+        return None if self.retain is None else milliseconds(self.retain, "--retain")
 
     def draft(self) -> Draft:
         """The draft of these flags, checked as strictly as a request from a wire.

@@ -21,6 +21,7 @@ from ..fsm.events import (
     RequestFailed,
 )
 from ..fsm.receipt import Receipt
+from ..fsm.thinned import Thinned, ThinnedCall, ThinnedDecision, ThinnedOutput
 from .reading import Numbered
 
 
@@ -35,7 +36,8 @@ def event_json(numbered: Numbered) -> dict[str, Any]:
     values = {field.name: _plain(getattr(event, field.name)) for field in fields(event)}
     if isinstance(event, RequestAdmitted):
         values["envelope"] = json.loads(event.envelope)
-    return {"sequence": numbered.sequence, "event": event.tag} | values
+    sealed = {"thinned": True} if isinstance(event, Thinned) else {}
+    return {"sequence": numbered.sequence, "event": event.tag} | values | sealed
 
 
 def _words(event: Event) -> str:
@@ -60,6 +62,13 @@ def _words(event: Event) -> str:
             return f"output {output}"
         case RequestClosed(reason=reason, triggers=triggers):
             return f"{reason}" if len(triggers) == 1 else f"{reason} (before {', '.join(triggers[1:])})"
+        case ThinnedCall(tokens=tokens, lanes=lanes):
+            return f"{tokens} tokens processed, {lanes} in all; sealed without its digest"
+        case ThinnedDecision(step=step, token=token, logprob=logprob, piece=piece):
+            text = piece.decode(errors="backslashreplace")
+            return f"step {step}: token {token} {text!r}, log-probability {logprob:.4f}; sealed without its receipt"
+        case ThinnedOutput(output=output):
+            return f"output {output}; sealed without its digest"
 
 
 def _decision(receipt: Receipt) -> str:

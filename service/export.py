@@ -13,14 +13,19 @@ from ..fsm.errors import UnwritableOutput
 from ..store.audit import ShowsRows
 from ..store.bundle import Written, write
 from ..store.chain import StoredLog
+from ..store.erased import erased
 
 
-def export(store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool = False) -> Written:
+def export(
+    store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool = False, redact: bool = False
+) -> Written:
     """Write a bundle of these jobs' logs, or of all, each as it stands at one read of it.
 
+    `redact`: their content is left out as if it were erased, and the heads are the same.
     Errors: UnknownJob, UnwritableOutput, and those of the store.
     """
-    return write_whole(out, force, lambda file: write(file, _logs(store, jobs)))
+    logs = _logs(store, jobs)
+    return write_whole(out, force, lambda file: write(file, map(redacted, logs) if redact else logs))
 
 
 def write_whole(out: Path, force: bool, write_to: Callable[[BinaryIO], Written]) -> Written:
@@ -49,6 +54,11 @@ def write_whole(out: Path, force: bool, write_to: Callable[[BinaryIO], Written])
         with suppress(OSError):
             new.unlink()
     return written
+
+
+def redacted(log: StoredLog) -> StoredLog:
+    """A log without its content."""
+    return log._replace(rows=erased(log.job, list(log.rows), log.head))
 
 
 def _logs(store: ShowsRows, jobs: Sequence[str] | None) -> Iterator[StoredLog]:

@@ -29,23 +29,30 @@ class Asked(NamedTuple):
 
 
 def submit_choices(
-    store: Store, model: Model, name: str, draft: Draft, now_ms: int, idempotency_key: str | None = None
+    store: Store,
+    model: Model,
+    name: str,
+    draft: Draft,
+    now_ms: int,
+    idempotency_key: str | None = None,
+    retain_ms: int | None = None,
 ) -> Asked:
     """Seal and admit the n choices of `draft`: one job where n is 1, else a family. See `submit.submit`.
 
     Whatever is refused is refused before the first admission. Another n under one key is an IdempotencyConflict.
     """
     if draft.n == 1:
-        alone = submit(store, model, name, draft, now_ms, idempotency_key)
+        alone = submit(store, model, name, draft, now_ms, idempotency_key, retain_ms)
         return Asked(Found(alone.job, [alone.job]), alone.created)
     check_key(idempotency_key)
     envelopes = seal_choices(draft, model, fresh_seed(idempotency_key))
     check_grammar(envelopes[0], model)
     last = draft.n - 1
-    anchor = admit_job(store, name, job_name(new_job_name(now_ms), last), envelopes[last], idempotency_key)
+    anchor_name = job_name(new_job_name(now_ms), last)
+    anchor = admit_job(store, name, anchor_name, envelopes[last], idempotency_key, retain_ms=retain_ms)
     family = family_of(anchor.job)
     for choice in range(last):
-        admit_job(store, name, job_name(family, choice), envelopes[choice], None)
+        admit_job(store, name, job_name(family, choice), envelopes[choice], None, retain_ms=retain_ms)
     return Asked(Found(family, [job_name(family, choice) for choice in range(draft.n)]), anchor.created)
 
 

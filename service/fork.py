@@ -45,6 +45,7 @@ def fork(
     flags: dict[str, Any],
     now_ms: int,
     idempotency_key: str | None = None,
+    retain_ms: int | None = None,
 ) -> Submitted:
     """Admit a job whose prompt is the prompt of `parent` with its first `step` output tokens; the parent is only read.
 
@@ -63,7 +64,7 @@ def fork(
             "fork_grammar", "a grammar would begin anew behind the prefix; fork at step 0, or without it"
         )
     name = store.row(parent).model
-    return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key, Parent(parent, step))
+    return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key, Parent(parent, step), retain_ms)
 
 
 def origin_of(transcript: Transcript, job: str, step: int) -> tuple[Envelope, list[int]]:

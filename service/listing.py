@@ -15,6 +15,7 @@ def listed(row: JobRow) -> dict[str, Any]:
     """A job as its row says: names, state and token counts."""
     listing = _listing(row.job, row.status, row.finish, row.prompt, row.output)
     listing |= {"model": row.model, "identity": row.identity, "created_ms": row.created_ms, "owner": row.owner}
+    listing |= {name: getattr(row, name) for name in ("ended_ms", "retain_ms", "sealed_ms", "erased_ms")}
     return listing | ({"stalled": row.stalled} if row.stalled else {})
 
 

@@ -71,8 +71,8 @@ def _proven(bundle: Bundle) -> list[Restorable]:
     """Every log of a bundle in which an audit finds no fault."""
     for fault in (*bundle.faults, *audit(bundle).faults):
         raise BrokenSnapshot(fault.job or "of the file", f"event {fault.sequence}: {fault.detail}")
-    key = None if bundle.standing is None else bundle.standing.key
-    return [Restorable(bundle.row(log.job), list(log.rows), key) for log in bundle.logs()]
+    told = (None, None) if bundle.standing is None else (bundle.standing.key, bundle.standing.retain_ms)
+    return [Restorable(bundle.row(log.job), list(log.rows), *told) for log in bundle.logs()]
 
 
 def _standing(bundle: Bundle, logs: list[Restorable]) -> tuple[Spec | None, list[int]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple
 
 from ..fsm.draft import Draft
 from ..fsm.envelope import Envelope, admit, first_difference
-from ..fsm.errors import IdempotencyConflict, LimitExceeded, SchemaViolation
+from ..fsm.errors import ContentErased, IdempotencyConflict, LimitExceeded, SchemaViolation
 from ..fsm.events import Parent, RequestAdmitted
 from ..fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX, SEED_MAX
 from ..fsm.ports import Store
@@ -32,7 +33,13 @@ def new_job_name(now_ms: int) -> str:
 
 
 def submit(
-    store: Store, model: Model, name: str, draft: Draft, now_ms: int, idempotency_key: str | None = None
+    store: Store,
+    model: Model,
+    name: str,
+    draft: Draft,
+    now_ms: int,
+    idempotency_key: str | None = None,
+    retain_ms: int | None = None,
 ) -> Submitted:
     """Seal `draft` for `model` (found by `name`) and admit it, one choice; `family` submits several.
 
@@ -42,7 +49,7 @@ def submit(
     check_key(idempotency_key)
     envelope = seal(draft, model.facts, model.runtime, model.text, fresh_seed(idempotency_key))
     check_grammar(envelope, model)
-    return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key)
+    return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key, retain_ms=retain_ms)
 
 
 def admit_job(
@@ -52,16 +59,23 @@ def admit_job(
     envelope: Envelope,
     idempotency_key: str | None,
     parent: Parent | None = None,
+    retain_ms: int | None = None,
 ) -> Submitted:
     """Make `envelope` durable under the name `job`, or attach to what holds the key, or else the name.
+
+    retain_ms   how long its content may stay from its end on
 
     A key's job says by its name how many choices were asked for; another number is an IdempotencyConflict at `n`.
     """
     admitted = RequestAdmitted(job, envelope.canonical_bytes(), parent)
     try:
-        admission = store.admit(job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key)
+        admission = store.admit(
+            job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key, retain_ms
+        )
     except IdempotencyConflict as conflict:
-        field = first_difference(_envelope_of(store, conflict.job), envelope) or conflict.field
+        with suppress(ContentErased):  # then nobody knows any more in what they differ
+            conflict.field = first_difference(_envelope_of(store, conflict.job), envelope) or conflict.field
+        field = conflict.field
         conflict.field = "n" if field == "rng.choice" and choices_of(conflict.job) != choices_of(job) else field
         raise
     if idempotency_key is not None and choices_of(admission.job) != choices_of(job):

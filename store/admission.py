@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from ..fsm.errors import IdempotencyConflict, JobNameTaken
+from ..fsm.errors import ContentErased, IdempotencyConflict, JobNameTaken
 from ..fsm.events import Event
 from ..fsm.ports import EMPTY_HEAD, Admission, Append
 from ..fsm.states import Status
@@ -19,9 +19,16 @@ def admission(job: str, identity: str, event: Event) -> Offer:
     return offer(Append(job, EMPTY_HEAD, 0, key, (event,), Status.ADMITTED, 0))
 
 
-def attached(job: str, identity: str, key: str | None, held_job: str, held_identity: str) -> Admission:
-    """Attach a submission to the job that holds its idempotency key, or else its name; another request is refused."""
+def attached(
+    job: str, identity: str, key: str | None, held_job: str, held_identity: str, held_erased: bool
+) -> Admission:
+    """Attach a submission to the job that holds its idempotency key, or else its name; another request is refused.
+
+    So is the same request where the job's content is erased: it has nothing to give, and nothing runs twice.
+    """
     if held_identity == identity:
+        if held_erased:
+            raise ContentErased(held_job)
         return Admission(held_job, created=False)
     if key is None or held_job == job:
         raise JobNameTaken(job, held_identity, identity)

@@ -13,17 +13,25 @@ from typing import Protocol
 from ..fsm.audit import Fault
 from ..fsm.errors import Problem
 from ..fsm.ports import EMPTY_HEAD
-from .chain import WRONG_TYPE, Stored, StoredLog, digest
+from . import sealed
+from .chain import WRONG_TYPE, StoredLog, digest, digest_older, following
 from .codec import decode
+from .stored import Stored
 
 
 @dataclass(slots=True)
 class Audit:
-    """What an audit went over, and what it found. `events` are the ones that could be read."""
+    """What an audit went over, and what it found.
+
+    events   the ones that could be read; of an erased log, only of its tenures
+    sealed, erased   names of the jobs whose log is sealed, or whose content is erased
+    """
 
     jobs: int = 0
     appends: int = 0
     events: int = 0
+    sealed: set[str] = field(default_factory=set)
+    erased: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
 
     @property
@@ -47,6 +55,8 @@ def audit_rows(store: ShowsRows, job: str | None = None) -> Audit:
         result.faults += [Fault(log.job, *fault) for fault in faults(log, walk)]
         result.appends += walk.appends
         result.events += walk.events
+        result.sealed |= {log.job} if walk.sealed else set()
+        result.erased |= {log.job} if walk.erased else set()
     return result
 
 
@@ -63,6 +73,11 @@ def faults(log: StoredLog, walk: Walk) -> Iterator[tuple[int, str, str]]:
         yield head.sequence, "head", f"the log ends at event {sequence}, and the job's row says {head.sequence}"
     elif walk.linked and head.chain not in walk.chains:
         yield head.sequence, "head", "the job's row has another digest than its log"
+    listed = log.row
+    if listed is not None and listed.erased_ms is not None and not walk.erased:
+        yield sequence, "listing", "the job's row says that its content is erased, and it is there"
+    if listed is not None and listed.sealed_ms is not None and not walk.sealed:
+        yield sequence, "listing", "the job's row says that its log is sealed, and it is not"
     if walk.fence > log.fence:
         yield sequence, "fence", f"an append has fence {walk.fence}, and the job's row {log.fence}"
 
@@ -74,6 +89,8 @@ class Walk:
     chains   the digests that the log may have here: where an anchor's own is the damage, two are possible
     appends  how many there were
     events   how many could be read
+    sealed, erased   whether an append was seen that is so
+    older    the digests are of the older form
     linked   the last append followed from the one before it; after a break, no further one is reported until it does
     """
 
@@ -81,6 +98,9 @@ class Walk:
     appends: int = 0
     events: int = 0
     chains: list[bytes] = field(default_factory=lambda: [EMPTY_HEAD.chain])
+    sealed: bool = False
+    erased: bool = False
+    older: bool = False
     linked: bool = True
     fence: int = 0
 
@@ -94,6 +114,7 @@ class Walk:
 
     def _step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
         expected = self.sequence + 1
+        self.sealed, self.erased = self.sealed or row.sealed, self.erased or row.erased
         if row.first < expected:
             yield row.first, "duplicate", f"events {row.first} to {row.last} overlap the append before"
             return
@@ -107,16 +128,28 @@ class Walk:
         self.fence = row.fence
 
     def _chain(self, row: Stored) -> Iterator[tuple[int, str, str]]:
-        chains = [digest(chain, row.first, row.key, row.payload) for chain in self.chains]
-        following = [chain for chain in chains if row.chain and chain.startswith(row.chain)]
-        if not following and self.linked:
+        found = [(before, after) for before in self.chains if (after := following(before, row)) is not None]
+        if not found and self.linked:
             yield row.first, "chain", "the append is not the one that its digest was taken of"
-        self.linked = bool(following)
-        self.chains = following or ([*chains, row.chain] if row.anchor else chains)[-2:]
+        self.linked = bool(found)
+        content = row.first, row.key, row.payload
+        if found:
+            self.chains = [after for _, after in found]
+            before, after = found[0]
+            self.older = not row.sealed and after != digest(before, *content)
+        else:
+            form = digest_older if self.older else digest
+            chains = [form(chain, *content) for chain in self.chains]
+            self.chains = ([*chains, row.chain] if row.anchor else chains)[-2:]
 
     def _payload(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
+        if row.erased:
+            if row.last < row.first:
+                yield row.first, "payload", f"an erased append is stored as {row.first} to {row.last}"
+            self.sequence = max(row.first, row.last)
+            return
         try:
-            count = len(decode(row.payload, row.key, job, row.first))
+            count = _count(job, row)
             last = row.first + count - 1
             self.events += count
         except Problem as problem:
@@ -125,3 +158,10 @@ class Walk:
         if last != row.last:
             yield row.first, "payload", f"events {row.first} to {last} are stored as {row.first} to {row.last}"
         self.sequence = last
+
+
+def _count(job: str, row: Stored) -> int:
+    """How many events a row says."""
+    if row.sealed:
+        return sum(record.last - record.first + 1 for record in sealed.records(job, row))
+    return len(decode(row.payload, row.key, job, row.first))

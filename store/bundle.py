@@ -19,8 +19,9 @@ from ..fsm.audit import Fault
 from ..fsm.errors import CorruptRecord, UnknownJob
 from ..fsm.ports import Head, JobRow, Record
 from ..fsm.states import Status
-from .chain import Stored, StoredLog, records
+from .chain import StoredLog, records
 from .frames import LOST, Frame, FrameWriter, frames, linked
+from .stored import Stored
 
 JOB, APPEND, MANIFEST, SNAPSHOT, ROWS = 1, 2, 3, 4, 5
 KIND = "container"
@@ -36,6 +37,7 @@ class Standing(NamedTuple):
 
     form    "pending-suffix", or "repaired" where the suffix was processed first
     key     the idempotency key that the job was submitted under, if any
+    retain_ms   how long its content may stay from its end on, if not for ever
     facts   every field of the state that the log leads to (see `fsm.snapshot.facts_of`)
     abi     of the cache, in words; empty where there are no rows
     rows    processed tokens that the lanes hold
@@ -43,6 +45,7 @@ class Standing(NamedTuple):
 
     form: str
     key: str | None
+    retain_ms: int | None
     facts: Any
     abi: str
     rows: int
@@ -289,7 +292,7 @@ def _manifest(body: bytes) -> list[tuple[str, int]] | None:
 
 def _stands(body: bytes) -> Standing | None:
     value = _unpack(body)
-    return Standing(*value) if _fields(value, str, str | NoneType, tuple, str, int) else None
+    return Standing(*value) if _fields(value, str, str | NoneType, int | NoneType, tuple, str, int) else None
 
 
 def _rows(body: bytes) -> RowsOf | None:

@@ -212,6 +212,8 @@ def sqlite_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
         connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms:d}")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        # Bytes that a page gives up, also as rows move between pages, are overwritten: an erasure leaves none of them.
+        connection.execute("PRAGMA secure_delete = ON")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

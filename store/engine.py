@@ -9,6 +9,7 @@ from .database import BUSY_TIMEOUT_MS, Database, named
 from .event_log import DatabaseLog
 from .inbox import DatabaseInbox
 from .leases import DatabaseLeases
+from .lifetime import DatabaseLifetime
 from .memory_log import MemoryStore, still
 from .postgres_log import PostgresAppender
 from .restore import DatabaseRestore
@@ -19,7 +20,7 @@ from .sqlite_log import SqliteAppender
 MEMORY = "memory://"
 
 
-class DatabaseStore(DatabaseLog, DatabaseSnapshots, DatabaseRestore, DatabaseLeases, DatabaseInbox):
+class DatabaseStore(DatabaseLog, DatabaseSnapshots, DatabaseRestore, DatabaseLeases, DatabaseInbox, DatabaseLifetime):
     """A store over one database. Safe to use from several threads, and from any number of processes."""
 
     def __init__(self, database: Database) -> None:

@@ -17,12 +17,13 @@ from ..fsm.ports import EMPTY_HEAD, Admission, Append, AppendResult, Durable, He
 from ..fsm.states import Status
 from .admission import admission, attached
 from .bells import ring
-from .chain import Stored, StoredLog, records
+from .chain import StoredLog, records
 from .database import Database
 from .listing import job_row, readable, sound_head, wrong
 from .offer import Offer, Tenancy, offer
 from .refusals import Refusal
 from .settle import Place, add, walk
+from .stored import Stored
 from .tables import appends, jobs, refusals
 
 ADMIT_TRIES = 3
@@ -39,10 +40,18 @@ class DatabaseLog:
         self.elsewhere = not database.sqlite
 
     def admit(
-        self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None
+        self,
+        job: str,
+        identity: str,
+        model: str,
+        prompt: int,
+        event: Event,
+        idempotency_key: str | None,
+        retain_ms: int | None = None,
     ) -> Admission:
         offered = admission(job, identity, event)
         made = {"job": job, "identity": identity, "model": model, "prompt": prompt, "idempotency_key": idempotency_key}
+        made |= {"retain_ms": retain_ms}
         for _ in range(ADMIT_TRIES):
             with self._database.transaction("admit") as connection:
                 if (held := holder(connection, job, idempotency_key)) is not None:
@@ -60,7 +69,7 @@ class DatabaseLog:
                 job_id = connection.execute(insert(jobs).values(values).returning(jobs.c.id)).scalar_one()
         except IntegrityError:
             return False
-        add(connection, Place(job_id, 0, Tenancy(EMPTY_HEAD, 0, None)), offered)
+        add(connection, self._database, Place(job_id, 0, Tenancy(EMPTY_HEAD, 0, None)), offered)
         ring(connection)
         return True
 
@@ -134,15 +143,15 @@ class DatabaseLog:
                 raise UnknownJob(job)
 
 
-def holder(connection: Connection, job: str, idempotency_key: str | None) -> tuple[str, str] | None:
-    """The job and the identity that hold an idempotency key, or else the name."""
+def holder(connection: Connection, job: str, idempotency_key: str | None) -> tuple[str, str, bool] | None:
+    """The job and the identity that hold an idempotency key, or else the name, and whether its content is erased."""
     conditions = [jobs.c.job == job]
     if idempotency_key is not None:
         conditions.insert(0, jobs.c.idempotency_key == idempotency_key)
     for condition in conditions:
-        row = connection.execute(select(jobs.c.job, jobs.c.identity).where(condition)).first()
+        row = connection.execute(select(jobs.c.job, jobs.c.identity, jobs.c.erased_ms).where(condition)).first()
         if row is not None:
-            return row.job, row.identity
+            return row.job, row.identity, row.erased_ms is not None
     return None
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from operator import itemgetter
 from threading import Condition, RLock
 
-from ..fsm.errors import CorruptRecord, UnknownJob
+from ..fsm.errors import ContentErased, CorruptRecord, JobNotEnded, SealRefused, UnknownJob
 from ..fsm.events import Event
 from ..fsm.ports import (
     EMPTY_HEAD,
@@ -31,10 +31,12 @@ from ..fsm.snapshot import Keep, Snapshot
 from ..fsm.states import Status
 from .admission import admission, attached
 from .bells import MemoryBell
-from .chain import Stored, StoredLog, records
+from .chain import StoredLog, records
+from .erased import erased
 from .offer import Offer, Tenancy, offer, refusal
 from .refusals import RECORDED, Refusal
 from .stalls import SPREAD, doubled, spread
+from .stored import Stored
 
 
 @dataclass(slots=True)
@@ -56,6 +58,10 @@ class _Job:
     stalled: int = 0
     claimed_output: int | None = None
     claim_after_ms: int | None = None
+    ended_ms: int | None = None
+    retain_ms: int | None = None
+    sealed_ms: int | None = None
+    erased_ms: int | None = None
     log: list[Stored] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
@@ -72,14 +78,26 @@ class _Job:
             return 0, EMPTY_HEAD.chain if sequence == 0 else None
         return index, self.digests[index - 1] if self.lasts[index - 1] == sequence else None
 
-    def take(self, offered: Offer) -> None:
+    def take(self, offered: Offer, now_ms: int) -> None:
         append = offered.append
         self.log.append(offered.row)
         self.lasts.append(offered.row.last)
         self.digests.append(offered.head.chain)
         self.status, self.output = append.status, append.output
         if append.finish is not None:
-            self.finish, self.owner, self.lease_until_ms = append.finish, None, None
+            self.finish, self.owner, self.lease_until_ms, self.ended_ms = append.finish, None, None, now_ms
+
+    def stand(self, rows: list[Stored]) -> None:
+        """Have these rows in the place of the log's: as many, or one for all."""
+        if len(rows) != len(self.log):
+            self.lasts, self.digests = self.lasts[-1:], self.digests[-1:]
+        self.log = rows
+
+    def due(self, after_ms: int | None, now_ms: int) -> bool:
+        """Whether it has content, and ended so long ago."""
+        if self.erased_ms is not None or self.ended_ms is None or after_ms is None:
+            return False
+        return self.ended_ms + after_ms <= now_ms
 
     def free(self, now_ms: int, dead: Collection[str]) -> bool:
         expired = self.lease_until_ms is not None and self.lease_until_ms <= now_ms
@@ -100,7 +118,7 @@ class _Job:
         return JobRow(
             self.job, self.identity, self.model, self.status, self.finish, self.prompt, self.output, self.head,
             self.fence, self.owner, self.lease_until_ms, self.idempotency_key, self.created_ms,
-            self.stalled,
+            self.stalled, self.ended_ms, self.retain_ms, self.sealed_ms, self.erased_ms,
         )  # fmt: skip
 
 
@@ -144,15 +162,22 @@ class MemoryStore:
     # ---- the log ----
 
     def admit(
-        self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None
+        self,
+        job: str,
+        identity: str,
+        model: str,
+        prompt: int,
+        event: Event,
+        idempotency_key: str | None,
+        retain_ms: int | None = None,
     ) -> Admission:
         offered = admission(job, identity, event)
         with self._lock:
             held = self._keys.get(idempotency_key) if idempotency_key is not None else None
             if (held := held or self._jobs.get(job)) is not None:
-                return attached(job, identity, idempotency_key, held.job, held.identity)
-            made = _Job(job, identity, model, idempotency_key, self._clock(), prompt)
-            made.take(offered)
+                return attached(job, identity, idempotency_key, held.job, held.identity, held.erased_ms is not None)
+            made = _Job(job, identity, model, idempotency_key, self._clock(), prompt, retain_ms=retain_ms)
+            made.take(offered, made.created_ms)
             self._jobs[job] = made
             self._ring()
             if idempotency_key is not None:
@@ -175,7 +200,7 @@ class MemoryStore:
         there = job.log[index] if index < len(job.log) else None
         refused = refusal(offered, Tenancy(job.head, job.fence, job.finish), before, there)
         if refused is None:
-            job.take(offered)
+            job.take(offered, self._clock())
             if job.finish is not None:
                 self._ring()
             return offered.done(Outcome.APPENDED)
@@ -245,6 +270,50 @@ class MemoryStore:
         with self._lock:
             for job in names:
                 self._held(job).snapshot = None
+
+    # ---- how long logs stay ----
+
+    def seal(self, job: str, head: Head, row: Stored) -> bool:
+        with self._lock:
+            held = self._ended(job)
+            if held.erased_ms is not None:
+                raise ContentErased(job)
+            if held.sealed_ms is not None:
+                return False
+            if held.head != head:
+                raise SealRefused(job, "its head is not what was read")
+            held.stand([row])
+            held.snapshot = None
+            held.sealed_ms = self._clock()
+        return True
+
+    def erase(self, job: str) -> bool:
+        with self._lock:
+            held = self._ended(job)
+            if held.erased_ms is not None:
+                return False
+            held.stand(erased(job, held.log, held.head))
+            held.snapshot = None
+            held.erased_ms = self._clock()
+        return True
+
+    def scrub(self) -> bool:
+        return True
+
+    def past_retention(self) -> list[str]:
+        with self._lock:
+            return [job.job for job in self._jobs.values() if job.due(job.retain_ms, self._clock())]
+
+    def unsealed(self, older_ms: int) -> list[str]:
+        with self._lock:
+            due = (job for job in self._jobs.values() if job.due(older_ms, self._clock()))
+            return [job.job for job in due if job.sealed_ms is None]
+
+    def _ended(self, job: str) -> _Job:
+        held = self._held(job)
+        if held.finish is None:
+            raise JobNotEnded(job, held.status.value)
+        return held
 
     # ---- leases ----
 

@@ -8,8 +8,8 @@ from ..fsm.errors import MisformedAppend
 from ..fsm.events import Event
 from ..fsm.ports import Append, AppendResult, Head, Outcome
 from . import chain
-from .chain import Stored
 from .codec import decode, encode
+from .stored import Stored
 
 KEY_BYTES = 32
 

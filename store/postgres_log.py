@@ -38,7 +38,8 @@ WITH offered AS (
     UPDATE jobs SET tail = held.id, sequence = held.last, chain = held.head, status = held.status,
         finish = held.finish, output = held.output,
         owner = CASE WHEN held.finish IS NULL THEN jobs.owner END,
-        lease_until_ms = CASE WHEN held.finish IS NULL THEN jobs.lease_until_ms END
+        lease_until_ms = CASE WHEN held.finish IS NULL THEN jobs.lease_until_ms END,
+        ended_ms = CASE WHEN held.finish IS NOT NULL THEN (extract(epoch from clock_timestamp()) * 1000)::bigint END
     FROM held WHERE jobs.id = held.job_id
 )
 SELECT place, CASE WHEN finish IS NOT NULL THEN pg_notify('decodelog', '') END FROM held

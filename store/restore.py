@@ -7,25 +7,31 @@ conflict. So a restore can be repeated, and never takes a committed token back.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection, Row
 
 from ..fsm.errors import CorruptRecord, JobBusy, RestoreConflict
-from ..fsm.ports import EMPTY_HEAD, JobRow
-from .chain import Stored
+from ..fsm.ports import EMPTY_HEAD, Head, JobRow
+from .chain import content
 from .database import Database
 from .settle import walk
+from .stored import Stored
 from .tables import appends, jobs
 
 
 class Restorable(NamedTuple):
-    """A job's row and its appends, proven by an audit; `key` is the idempotency key that it was submitted under."""
+    """A job's row and its appends, proven by an audit.
+
+    key         the idempotency key that it was submitted under, where the file says it
+    retain_ms   how long its content may stay from its end on, where the file says it
+    """
 
     row: JobRow
     appends: Sequence[Stored]
     key: str | None = None
+    retain_ms: int | None = None
 
 
 class Restored(NamedTuple):
@@ -55,7 +61,7 @@ class DatabaseRestore:
         row, rows = log.row, log.appends
         found = connection.execute(select(jobs).where(jobs.c.job == row.job).with_for_update()).one_or_none()
         if found is None:
-            return Restored(row.job, "created", _append(connection, self._made(connection, log), 0, row, rows))
+            return Restored(row.job, "created", self._append(connection, self._made(connection, log), 0, row, rows))
         there = _agreed(connection, found, log)
         if there >= len(rows):
             return Restored(row.job, "held", 0)
@@ -63,7 +69,7 @@ class DatabaseRestore:
             now_ms = connection.scalar(select(self._database.now_ms()))
             if found.lease_until_ms is None or now_ms is None or found.lease_until_ms > now_ms:
                 raise JobBusy(row.job, found.owner)
-        return Restored(row.job, "advanced", _append(connection, found.id, found.tail, row, rows[there:]))
+        return Restored(row.job, "advanced", self._append(connection, found.id, found.tail, row, rows[there:]))
 
     def _made(self, connection: Connection, log: Restorable) -> int:
         row = log.row
@@ -76,6 +82,7 @@ class DatabaseRestore:
             "identity": row.identity,
             "model": row.model,
             "idempotency_key": log.key,
+            "retain_ms": log.retain_ms,
             "created_ms": row.created_ms,
             "prompt": row.prompt,
             "status": "ADMITTED",
@@ -88,34 +95,45 @@ class DatabaseRestore:
         made_id: int = connection.execute(insert(jobs).values(made).returning(jobs.c.id)).scalar_one()
         return made_id
 
+    def _append(self, connection: Connection, job_id: int, tail: int, row: JobRow, rows: Sequence[Stored]) -> int:
+        """Add appends after the one numbered `tail`, and let the job's row say what the file's does; their count."""
+        for each in rows:
+            added = {"job_id": job_id, "prev": tail or None} | each._asdict()
+            tail = connection.execute(insert(appends).values(added).returning(appends.c.id)).scalar_one()
+        end: dict[str, Any] = {"status": row.status.value, "finish": row.finish, "output": row.output, "tail": tail}
+        if row.finish is not None:
+            end |= self._passed(rows)
+        head = {
+            "sequence": row.head.sequence,
+            "chain": row.head.chain,
+            "owner": None,
+            "lease_until_ms": None,
+        }
+        # A fence grows: whoever held the job before, here or where the file is from, stays kept out.
+        fence = connection.scalar(select(jobs.c.fence).where(jobs.c.id == job_id)) or 0
+        changed = end | head | {"fence": max(fence, row.fence) + 1}
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(changed))
+        return len(rows)
+
+    def _passed(self, rows: Sequence[Stored]) -> dict[str, Any]:
+        """When the job ended, was sealed and was erased: the file does not say, and retention counts from now on."""
+        erased = any(row.erased for row in rows)
+        names = ("ended_ms", "erased_ms" if erased else "sealed_ms")
+        return dict.fromkeys(names[: 1 + (erased or rows[0].sealed)], self._database.now_ms())
+
 
 def _agreed(connection: Connection, found: Row[tuple[object, ...]], log: Restorable) -> int:
     """How many of the file's appends the database has; all that it has must be the file's, or the other way round."""
     if found.identity != log.row.identity:
         raise RestoreConflict(log.row.job, f"its identity is {found.identity}, and the file's is {log.row.identity}")
+    if Head(found.sequence, found.chain) == log.row.head:
+        return len(log.appends)  # the same log, which one of the two may have sealed or without its content
     there = walk(connection, found.tail, 0)
+    if any(row.sealed for row in (*there, *log.appends)):
+        raise RestoreConflict(log.row.job, "a sealed log can be compared as a whole only, and their heads differ")
     for held, given in zip(there, log.appends, strict=False):
-        if (held.first, held.key, held.payload) != (given.first, given.key, given.payload):
+        if (held.first, content(held.key, held.payload)) != (given.first, content(given.key, given.payload)):
             raise RestoreConflict(log.row.job, f"from event {held.first} on its log took another way")
     if there and there[-1].last != found.sequence:
         raise CorruptRecord(log.row.job, there[-1].last, "its end is not the head that the job's row names")
     return len(there)
-
-
-def _append(connection: Connection, job_id: int, tail: int, row: JobRow, rows: Sequence[Stored]) -> int:
-    """Add appends after the one numbered `tail`, and let the job's row say what the file's does; how many they are."""
-    for each in rows:
-        added = {"job_id": job_id, "prev": tail or None} | each._asdict()
-        tail = connection.execute(insert(appends).values(added).returning(appends.c.id)).scalar_one()
-    end = {"status": row.status.value, "finish": row.finish, "output": row.output, "tail": tail}
-    head: dict[str, object] = {
-        "sequence": row.head.sequence,
-        "chain": row.head.chain,
-        "owner": None,
-        "lease_until_ms": None,
-    }
-    # A fence grows: whoever held the job before, here or where the file is from, stays kept out.
-    fence = connection.scalar(select(jobs.c.fence).where(jobs.c.id == job_id)) or 0
-    changed = end | head | {"fence": max(fence, row.fence) + 1}
-    connection.execute(update(jobs).where(jobs.c.id == job_id).values(changed))
-    return len(rows)

@@ -7,7 +7,7 @@ and leave the rest to this.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import insert, select, text, update
 from sqlalchemy.engine import Connection
@@ -15,11 +15,12 @@ from sqlalchemy.engine import Connection
 from ..fsm.errors import CorruptRecord
 from ..fsm.ports import EMPTY_HEAD, AppendResult, Head, Outcome
 from .bells import ring
-from .chain import CHECK_BYTES, Stored, verified
+from .chain import verified
 from .database import Database
 from .listing import sound_head
 from .offer import Offer, Tenancy, refusal
 from .refusals import RECORDED
+from .stored import CHECK_BYTES, Stored
 from .tables import appends, jobs, refusals
 
 # From a job's newest append back along its links, to the last anchor that lies wholly at or before `after`. A link
@@ -86,21 +87,21 @@ def settle(connection: Connection, database: Database, offered: Offer) -> Append
     except CorruptRecord as problem:  # the damage of one log does not keep the others from growing
         return AppendResult(Outcome.CONFLICT, found.job.head, str(problem))
     if refused is None:
-        add(connection, found, offered)
+        add(connection, database, found, offered)
         return offered.done(Outcome.APPENDED)
     if refused.outcome in RECORDED:
         record(connection, database, found.job_id, offered, refused)
     return refused
 
 
-def add(connection: Connection, found: Place, offered: Offer) -> None:
+def add(connection: Connection, database: Database, found: Place, offered: Offer) -> None:
     """Add an append to a job whose row is locked."""
     append, row = offered.append, offered.row
     link = {"job_id": found.job_id, "prev": found.tail or None}
     tail = connection.scalar(insert(appends).values(link | row._asdict()).returning(appends.c.id))
-    end = {"status": append.status.value, "finish": append.finish, "output": append.output}
+    end: dict[str, Any] = {"status": append.status.value, "finish": append.finish, "output": append.output}
     if append.finish is not None:
-        end |= {"owner": None, "lease_until_ms": None}
+        end |= {"owner": None, "lease_until_ms": None, "ended_ms": database.now_ms()}
     head = {"tail": tail, "sequence": row.last, "chain": offered.head.chain}
     connection.execute(update(jobs).where(jobs.c.id == found.job_id).values(head | end))
     if append.finish is not None:

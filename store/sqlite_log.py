@@ -12,10 +12,11 @@ from .offer import Offer
 from .settle import settle
 
 _WHERE = "WHERE id = ? AND tail = ? AND sequence = ? AND chain = ? AND fence = ? AND finish IS NULL"
+NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 MOVE = f"UPDATE jobs SET tail = ?, sequence = ?, chain = ?, status = ?, output = ? {_WHERE}"
 END = (
     "UPDATE jobs SET tail = ?, sequence = ?, chain = ?, status = ?, output = ?, finish = ?, "
-    f"owner = NULL, lease_until_ms = NULL {_WHERE}"
+    f"owner = NULL, lease_until_ms = NULL, ended_ms = {NOW_MS} {_WHERE}"
 )
 ADD = (
     "INSERT INTO appends (id, job_id, prev, first, last, fence, key, chain, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"

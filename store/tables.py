@@ -54,6 +54,10 @@ jobs = Table(
     Column("stalled", BigInteger, nullable=False, server_default="0"),  # see `stalls`
     Column("claimed_output", BigInteger),  # output at the newest claim
     Column("claim_after_ms", BigInteger),  # not before, if the newest tenure is not released
+    Column("ended_ms", BigInteger),
+    Column("retain_ms", BigInteger),  # how long its content may stay from its end on
+    Column("sealed_ms", BigInteger),
+    Column("erased_ms", BigInteger),
     # `finish IS NULL` is how every statement here says that a job is live.
     CheckConstraint("(finish IS NULL) = (status NOT IN ('CLOSED', 'FAILED'))", name="finish"),
 )

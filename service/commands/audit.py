@@ -43,5 +43,9 @@ def tell(report: Report, json: bool) -> None:
         verdict = "no fault" if report.ok else f"{len(report.faults)} faults"
         digest = f", digest {report.digest}" if report.digest else ""
         terminal.write(f"{report.jobs} jobs, {report.events} events{digest}: {verdict}\n")
+        if report.sealed:
+            terminal.write(f"{report.sealed} sealed: receipts and digests of thinned steps are not kept, nor proven\n")
+        if report.erased:
+            terminal.write(f"{report.erased} erased: their chain is proven, and nothing else is left\n")
     if not report.ok:
         raise typer.Exit(FAILED)

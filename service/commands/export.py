@@ -14,6 +14,7 @@ from . import options
 from .audit import tell
 
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.", show_default=False)]
+Redact = Annotated[bool, typer.Option("--redact", help="Leave all content out; the chain and its head stay.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file where it is there already.")]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="What `decodelog export` wrote.", show_default=False)]
 
@@ -23,6 +24,7 @@ def export(
     job: options.MaybeJobOrFamily = None,
     every: options.AllJobs = False,
     force: Force = False,
+    redact: Redact = False,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -32,7 +34,7 @@ def export(
     if (job is not None) == every:
         raise typer.BadParameter("name one job, or give --all")
     with opened(db) as store:
-        written = export_jobs(store, None if job is None else find(store, job).jobs, out, force)
+        written = export_jobs(store, None if job is None else find(store, job).jobs, out, force, redact)
     if json:
         terminal.write_json({"file": str(out)} | written._asdict())
     else:

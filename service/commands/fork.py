@@ -25,11 +25,12 @@ def fork(
     """Put a job into the log that goes on from a prefix of another; what no flag speaks of is as it was there."""
     from ..fork import fork as fork_job
 
+    retain_ms = flags.retain_ms
     with opened(db) as store:
         parent = find_job(store, job)
         with terminal.progress("loading the model"):
             model = Models(home(), lanes=1).load(store.row(parent).model)
-            made = fork_job(store, model, parent, at, flags.given(), now_ms(), flags.idempotency_key)
+            made = fork_job(store, model, parent, at, flags.given(), now_ms(), flags.idempotency_key, retain_ms)
     if json:
         told = {"job": made.job, "identity": made.envelope.identity, "created": made.created}
         terminal.write_json(told | {"parent": {"job": parent, "step": at}})

@@ -90,11 +90,12 @@ def _models(jobs: int) -> Models:
 
 
 def _submit(store: Store, models: Models, flags: DraftFlags, draft: Draft) -> Asked:
-    name = lasting_name(flags.model)
+    name, retain_ms = lasting_name(flags.model), flags.retain_ms
     with terminal.progress(f"loading {flags.model}"):
         from ..family import submit_choices
 
-        return submit_choices(store, models.load(name), name, draft, now_ms(), flags.idempotency_key)
+        model = models.load(name)
+        return submit_choices(store, model, name, draft, now_ms(), flags.idempotency_key, retain_ms)
 
 
 def finish(

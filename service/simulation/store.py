@@ -89,9 +89,17 @@ class Connection:
     # ---- the log ----
 
     def admit(
-        self, job: str, identity: str, model: str, prompt: int, event: Event, idempotency_key: str | None
+        self,
+        job: str,
+        identity: str,
+        model: str,
+        prompt: int,
+        event: Event,
+        idempotency_key: str | None,
+        retain_ms: int | None = None,
     ) -> Admission:
-        return self._do("admit", lambda: self._store.admit(job, identity, model, prompt, event, idempotency_key))
+        admit = self._store.admit
+        return self._do("admit", lambda: admit(job, identity, model, prompt, event, idempotency_key, retain_ms))
 
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:
         return self.begin(batch)()

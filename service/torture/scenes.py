@@ -32,10 +32,14 @@ from ...store.engine import DatabaseStore
 from ...store.memory_log import MemoryStore
 from ..cancel import cancel
 from ..compose import new_worker
+from ..erase import erase
 from ..incarnation import dead_workers, new_worker_name
 from ..models import Models
 from ..restore import restore
+from ..seal import SealableLog
+from ..seal import seal as seal_log
 from ..submit import admit_job
+from ..sweep import sweep
 
 SCRIPT = '{"architecture": "scripted", "script": {"text": "Hello, world. Bye."}}'
 OUTPUTS = 5  # committed where a scene begins in the middle: the first job then holds "lo" back
@@ -87,6 +91,7 @@ class Scene:
     reading_s how long the reader takes to read
     snapshot_events   as in `Pace`
     tenures   that the act begins of a live job; None: it depends on where the job stands
+    passing   how many of the jobs, the first ones, have content that may not stay after their end
     """
 
     name: str
@@ -99,6 +104,7 @@ class Scene:
     lease_ms: int = LEASE_MS
     snapshot_events: int = SNAPSHOT_EVENTS
     tenures: int | None = 1
+    passing: int = 0
 
     @property
     def jobs(self) -> list[str]:
@@ -111,9 +117,10 @@ class Scene:
 def submit(world: World) -> None:
     """Submit the scene's jobs, each under a key of its own."""
     model = world.loaded
-    for job, draft in zip(world.scene.jobs, world.scene.drafts, strict=True):
+    for index, (job, draft) in enumerate(zip(world.scene.jobs, world.scene.drafts, strict=True)):
         envelope = seal(draft_from({"prompt": "say ", **draft}), model.facts, model.runtime, model.text, 1)
-        admit_job(world.store, world.model, job, envelope, f"key of {job}")
+        retain_ms = 0 if index < world.scene.passing else None
+        admit_job(world.store, world.model, job, envelope, f"key of {job}", retain_ms=retain_ms)
         world.mark(job, 1)
 
 
@@ -186,6 +193,26 @@ def restore_and_work(world: World) -> None:
     work(world)
 
 
+def seal_all(world: World) -> None:
+    for job in world.scene.jobs:
+        seal_log(logs_of(world), job)
+
+
+def erase_all(world: World) -> None:
+    for job in world.scene.jobs:
+        erase(logs_of(world), job)
+    logs_of(world).scrub()
+
+
+def sweep_all(world: World) -> None:
+    sweep(logs_of(world), 0, lambda told: None)
+
+
+def logs_of(world: World) -> SealableLog:
+    """The store as one that keeps logs, which every database is."""
+    return cast(SealableLog, world.store)
+
+
 SCENES = (
     Scene("submitted", "three jobs are submitted, and run side by side, appends beside calls", submit_and_work,
           start=None),
@@ -205,6 +232,9 @@ SCENES = (
     Scene("snapshots", "a job that keeps a snapshot every few tokens", work, drafts=(SAMPLED,), snapshot_events=6),
     Scene("restored", "two jobs are brought back from a file, in the middle", restore_and_work, drafts=BATCH[:2],
           start=None, tenures=None),
+    Scene("sealed", "two ended jobs are sealed", seal_all, drafts=BATCH[:2], start=Status.CLOSED),
+    Scene("erased", "two ended jobs are erased", erase_all, drafts=BATCH[:2], start=Status.CLOSED),
+    Scene("swept", "of three ended jobs two are erased and one is sealed", sweep_all, start=Status.CLOSED, passing=2),
 )  # fmt: skip
 
 
@@ -254,7 +284,7 @@ def cut(appends: Sequence[tuple[Event, ...]], start: Status) -> list[tuple[Event
     taken: list[tuple[Event, ...]] = []
     outputs = 0
     for events in appends:
-        if outputs < OUTPUTS:
+        if outputs < OUTPUTS or start is Status.CLOSED:
             taken.append(events)
             outputs += sum(isinstance(event, OutputCommitted) for event in events)
             continue

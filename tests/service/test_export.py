@@ -12,12 +12,15 @@ import pytest
 from commandline import decodelog, script
 
 from decodelog.fsm.errors import CorruptRecord, UnwritableOutput
+from decodelog.fsm.load import load
 from decodelog.fsm.ports import Head
+from decodelog.fsm.transcript import Transcript
 from decodelog.service.audit import audit, verify
 from decodelog.service.database import opened
 from decodelog.service.export import export
 from decodelog.store.bundle import Bundle, write
-from decodelog.store.chain import Stored, StoredLog
+from decodelog.store.chain import StoredLog
+from decodelog.store.stored import Stored
 
 pytestmark = pytest.mark.contract("LOG-3")
 
@@ -203,7 +206,22 @@ def test_a_file_that_was_written_once_is_proven_for_ever(file: Path) -> None:
 
 @pytest.mark.contract("LOG-5")
 def test_the_newest_form_of_a_file_is_the_golden_one() -> None:
-    data = (GOLDEN / "v1.dlog").read_bytes()
+    data = (GOLDEN / "v2.dlog").read_bytes()
     again = io.BytesIO()
     write(again, Bundle(io.BytesIO(data)).logs())
     assert again.getvalue() == data
+
+
+@pytest.mark.contract("LOG-5", "LOG-9")
+def test_a_sealed_log_is_read_for_ever() -> None:
+    with (GOLDEN / "v2.dlog").open("rb") as file:
+        bundle = Bundle(file)
+        report = audit(bundle)
+        assert (report.ok, report.sealed, report.erased) == (True, 2, 2)
+        sealed = bundle.rows()[1].job
+        transcript = Transcript()
+        load(transcript, bundle.read(sealed))
+        result = transcript.result()
+        assert (result["usage"]["completion_tokens"], len(result["tokens"][5]["alternatives"])) == (12, 2)
+        (row,) = [row for log in bundle.logs(sealed) for row in log.rows]
+        assert row.payload[:2] == b"\xc1\x01"

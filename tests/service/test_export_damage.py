@@ -19,8 +19,9 @@ from decodelog.fsm.errors import NotAnExport
 from decodelog.service.audit import Report, audit, verify
 from decodelog.service.database import opened
 from decodelog.store.bundle import APPEND, JOB, KIND, Bundle, write
-from decodelog.store.chain import Stored, StoredLog
+from decodelog.store.chain import StoredLog
 from decodelog.store.frames import MAGIC, FrameWriter, frames
+from decodelog.store.stored import Stored
 
 pytestmark = pytest.mark.contract("LOG-3")
 

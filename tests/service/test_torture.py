@@ -23,7 +23,7 @@ from decodelog.service.torture.verdict import Scan
 BROKEN_STORES = Path(__file__).with_name("broken_stores.py")
 
 
-@pytest.mark.contract("LOG-10", "RES-4", "FSM-6", "LOG-2", "LOG-4", "LOG-7", "OUT-7")
+@pytest.mark.contract("LOG-10", "LOG-9", "RES-4", "FSM-6", "LOG-2", "LOG-4", "LOG-7", "OUT-7")
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_a_process_killed_at_any_point_leaves_the_old_state_or_the_new_and_the_job_the_same_end(database: str) -> None:
     with process("torture", "--quick", "--db", database, "--json") as running:

@@ -12,10 +12,11 @@ from decodelog.fsm.errors import CorruptRecord, Problem, UnknownWireTag
 from decodelog.fsm.ports import Head, Outcome
 from decodelog.store import schema
 from decodelog.store.audit import audit_rows
-from decodelog.store.chain import CHECK_BYTES, StoredLog, records
+from decodelog.store.chain import StoredLog, records
 from decodelog.store.chain import digest as chain_digest
 from decodelog.store.engine import open_store
 from decodelog.store.memory_log import MemoryStore
+from decodelog.store.stored import CHECK_BYTES
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,8 @@ def test_the_chain_is_the_declared_digest_of_everything_before(store):
     before = bytes(32)
     for record in store.read("job-1"):
         payload = encode(record.events, record.key)
-        before = sha256(before + record.first.to_bytes(8, "big") + record.key + payload).digest()
+        content = sha256(record.key + payload).digest()
+        before = sha256(before + record.first.to_bytes(8, "big") + content).digest()
         assert record.chain == before
     assert store.row("job-1").head.chain == before
 
@@ -114,8 +115,8 @@ def predicted(writer: Writer, append) -> Writer:
     from decodelog.store.codec import encode
 
     first = append.expected.sequence + 1
-    body = append.key + encode(append.events, append.key)
-    chain = sha256(append.expected.chain + first.to_bytes(8, "big") + body).digest()
+    content = sha256(append.key + encode(append.events, append.key)).digest()
+    chain = sha256(append.expected.chain + first.to_bytes(8, "big") + content).digest()
     return writer.at(Head(append.expected.sequence + len(append.events), chain))
 
 

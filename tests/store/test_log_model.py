@@ -22,6 +22,7 @@ from decodelog.store import schema
 from decodelog.store.audit import audit_rows
 from decodelog.store.engine import open_store
 from decodelog.store.memory_log import MemoryStore
+from decodelog.store.sealed import seal
 
 HOUR_MS = 3_600_000
 JOBS = st.sampled_from(["job-1", "job-2", "job-3"])
@@ -76,6 +77,9 @@ class StoresAgree(RuleBasedStateMachine):
         """Every head that the log has had."""
         if job not in [row.job for row in self.model.rows()]:
             return [EMPTY_HEAD]
+        (row,) = [row for row in self.model.rows() if row.job == job]
+        if row.sealed_ms is not None or row.erased_ms is not None:
+            return [EMPTY_HEAD, row.head]  # the others are not kept
         return [EMPTY_HEAD, *[Head(record.last, record.chain) for record in self.model.read(job)]]
 
     @initialize()
@@ -128,6 +132,25 @@ class StoresAgree(RuleBasedStateMachine):
     def claim(self, worker, limit, dead, jobs, caution=None):
         self.both(lambda store: store.claim(worker, HOUR_MS, limit, jobs, dead, caution=caution))
 
+    @rule(job=JOBS)
+    def seal(self, job):
+        """The rows are the model's, which are the database's too."""
+
+        def sealed_by(store):
+            row, rows = store.row(job), [row for log in self.model.logs(job) for row in log.rows]
+            one = rows[0] if rows[0].sealed or rows[0].erased else seal(row.head, rows, list(store.read(job)), False)
+            return store.seal(job, row.head, one)
+
+        self.both(sealed_by)
+
+    @rule(job=JOBS)
+    def erase(self, job):
+        self.both(lambda store: store.erase(job))
+
+    @rule()
+    def due(self):
+        self.both(lambda store: (store.unsealed(0), store.past_retention()))
+
     @rule(worker=WORKERS)
     def heartbeat(self, worker):
         self.both(lambda store: store.heartbeat(worker, HOUR_MS))
@@ -148,7 +171,7 @@ class StoresAgree(RuleBasedStateMachine):
     @invariant()
     def same_listing_owners_and_inbox(self):
         def listing(store):
-            return [replace(row, created_ms=0, lease_until_ms=None) for row in store.rows()]
+            return [timeless(row) for row in store.rows()]
 
         self.both(listing)
         self.both(lambda store: store.owners())
@@ -162,9 +185,15 @@ class StoresAgree(RuleBasedStateMachine):
         self.both(lambda store: [(*log[:3], list(log.rows), log.damage) for log in store.logs()])
 
 
+def timeless(row):
+    """A listing with the clock left out: only whether there is a time."""
+    times = {name: None if getattr(row, name) is None else 0 for name in ("ended_ms", "sealed_ms", "erased_ms")}
+    return replace(row, created_ms=0, lease_until_ms=None, **times)
+
+
 StoresAgree.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 
 
-@pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "FSM-9")
+@pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "LOG-9", "FSM-9")
 class TestStoresAgree(StoresAgree.TestCase):
     pass

@@ -1,0 +1,160 @@
+"""seal, erase, sweep: how long logs stay, and how much of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ...fsm.errors import ContentErased, SealRefused
+from .. import terminal
+from ..database import opened
+from ..durations import milliseconds
+from ..edge import FAILED
+from ..naming import find
+from . import options
+
+if TYPE_CHECKING:
+    from ...fsm.ports import EventLog
+    from ..erase import Erased
+    from ..seal import Sealed
+
+_NAMES = typer.Argument(metavar="JOB", help="Names of jobs or families, or their beginnings.", show_default=False)
+_SNAPSHOTS = typer.Option(
+    "--snapshots",
+    metavar="DIR",
+    file_okay=False,
+    help="Also remove the caches that were kept here.",
+    show_default=False,
+)
+MaybeNames = Annotated[list[str] | None, _NAMES]
+Names = Annotated[list[str], _NAMES]
+Snapshots = Annotated[Path | None, _SNAPSHOTS]
+Every = Annotated[bool, typer.Option("--all", help="Every job that has ended.")]
+OlderThan = Annotated[
+    str | None,
+    typer.Option("--older-than", metavar="TIME", help="Of --all: ended so long ago, like 7d.", show_default=False),
+]
+SealAfter = Annotated[
+    str | None,
+    typer.Option("--seal-after", metavar="TIME", help="Also seal what ended so long ago, like 1d.", show_default=False),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what is due, and change nothing.")]
+
+
+def seal(
+    job: MaybeNames = None,
+    every: Every = False,
+    older_than: OlderThan = None,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Compress the logs of ended jobs, each into one row that shows the same; exit 1 where one is refused."""
+    if bool(job) is every:
+        raise typer.BadParameter("name jobs, or give --all")
+    if older_than is not None and not every:
+        raise typer.BadParameter("it goes with --all", param_hint="--older-than")
+    from ..erase import check_ended
+    from ..sweep import seal_all
+
+    told = Told(json)
+    with opened(db) as store:
+        if job:
+            jobs = named(store, job)
+            rows = [store.row(name) for name in jobs]
+            check_ended(rows)
+            for row in rows:
+                if row.erased_ms is not None:
+                    raise ContentErased(row.job)
+        else:
+            jobs = store.unsealed(0 if older_than is None else milliseconds(older_than, "--older-than"))
+        seal_all(store, jobs, told.hear)
+    told.end()
+
+
+def erase(job: Names, snapshots: Snapshots = None, db: options.Database = None, json: options.Json = False) -> None:
+    """Erase prompt, output and request of ended jobs for good; the chain of their logs can still be proven."""
+    from ..erase import check_ended
+    from ..erase import erase as erase_job
+
+    told = Told(json)
+    with opened(db) as store:
+        jobs = named(store, job)
+        check_ended([store.row(name) for name in jobs])
+        for name in jobs:
+            told.hear(erase_job(store, name, snapshots))
+        told.scrubbed = store.scrub()
+    told.end()
+
+
+def sweep(
+    seal_after: SealAfter = None,
+    dry_run: DryRun = False,
+    snapshots: Snapshots = None,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Erase what is past its --retain, and seal what ended long ago; to be run now and then."""
+    from ..sweep import due
+    from ..sweep import sweep as sweep_jobs
+
+    after_ms = None if seal_after is None else milliseconds(seal_after, "--seal-after")
+    told = Told(json)
+    with opened(db) as store:
+        if not dry_run:
+            told.scrubbed = sweep_jobs(store, after_ms, told.hear, snapshots)
+        else:
+            found = due(store, after_ms)
+    if not dry_run:
+        told.end()
+    elif json:
+        terminal.write_json({"due": found._asdict()})
+    else:
+        for what, names in found._asdict().items():
+            terminal.write("".join(f"{name} would be {what}{'d' if what.endswith('e') else 'ed'}\n" for name in names))
+
+
+def named(store: EventLog, names: list[str]) -> list[str]:
+    """Every job that these names find, each once, in order."""
+    return list(dict.fromkeys(each for name in names for each in find(store, name).jobs))
+
+
+class Told:
+    """What became of each job, told one a line as it happens, or as one JSON value in the end."""
+
+    def __init__(self, json: bool) -> None:
+        self.scrubbed = True
+        self._json = json
+        self._jobs: list[dict[str, Any]] = []
+        self._refused = False
+
+    def hear(self, what: Erased | Sealed | SealRefused) -> None:
+        from ..seal import Sealed
+
+        if isinstance(what, SealRefused):
+            self._refused = True
+            self._jobs.append({"job": what.job, "refused": what.facts()})
+            words = f"{what.job} is not sealed: {what.reason}"
+        elif isinstance(what, Sealed):
+            self._jobs.append({"job": what.job, "sealed": what.done, "tokens": what.tokens, "bytes": what.after})
+            bytes_said = f"{what.tokens} tokens, {what.before:,} bytes before and {what.after:,} after"
+            words = f"{what.job} is sealed: {bytes_said}" if what.done else f"{what.job} was sealed already"
+        else:
+            self._jobs.append({"job": what.job, "erased": what.done})
+            words = f"{what.job} is erased" if what.done else f"{what.job} was erased already"
+        if not self._json:
+            terminal.write(f"{words}\n")
+
+    def end(self) -> None:
+        """The JSON value, and exit code 1 where something was refused or not finished."""
+        if self._json:
+            terminal.write_json({"jobs": self._jobs, "scrubbed": self.scrubbed})
+        if not self.scrubbed:
+            terminal.say(
+                "other readers keep the write-ahead file, which still has bytes of what was erased; "
+                "run the same command again when they are gone",
+                style="yellow",
+            )
+        if self._refused or not self.scrubbed:
+            raise typer.Exit(FAILED)

@@ -1,0 +1,39 @@
+"""Erase: the content of an ended job goes, and the chain of its log stays provable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..fsm.errors import JobNotEnded
+from ..fsm.ports import JobRow
+from ..fsm.spec import binding_of
+from .seal import SealableLog
+
+
+class Erased(NamedTuple):
+    """A job, and whether its content was erased now (else it was already)."""
+
+    job: str
+    done: bool
+
+
+def check_ended(rows: Sequence[JobRow]) -> None:
+    """Refuse all where one of these jobs is live. Errors: JobNotEnded."""
+    for row in rows:
+        if row.finish is None:
+            raise JobNotEnded(row.job, row.status.value)
+
+
+def erase(log: SealableLog, job: str, snapshots: Path | None = None) -> Erased:
+    """Erase the content of one job, and the cache that was kept of it under `snapshots`. Errors: those of `KeepsLogs`.
+
+    What the database file still holds of it goes with `KeepsLogs.scrub`, once for many jobs.
+    """
+    done = log.erase(job)
+    if snapshots is not None:
+        from ..runtime.segments import discard
+
+        discard(snapshots, binding_of(job, bytes.fromhex(log.row(job).identity)))
+    return Erased(job, done)

@@ -1,0 +1,91 @@
+"""Seal: an ended job's log becomes one compressed row that shows a caller the same, byte for byte."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from ..fsm.errors import ContentErased, JobNotEnded, Problem, SealRefused
+from ..fsm.load import load
+from ..fsm.ports import Record
+from ..fsm.thinned import ThinnedStep
+from ..fsm.transcript import Transcript
+from ..store import sealed
+from ..store.keeping import KeepsLogs
+from ..store.stored import Stored
+from .audit import AuditedLog, audit
+
+
+class SealableLog(AuditedLog, KeepsLogs, Protocol):
+    """A log that can be proven, and whose rows can be replaced."""
+
+
+class Sealed(NamedTuple):
+    """A job's log, and the bytes of its payloads and keys before and after; equal where it was sealed already."""
+
+    job: str
+    tokens: int
+    before: int
+    after: int
+
+    @property
+    def done(self) -> bool:
+        return self.before != self.after
+
+
+def seal(log: SealableLog, job: str) -> Sealed:
+    """Seal one job's log, once its audit has found no fault and what was sealed reads as what was there.
+
+    Errors: UnknownJob, JobNotEnded, ContentErased, SealRefused; nothing has changed then.
+    """
+    row = log.row(job)
+    if row.finish is None:
+        raise JobNotEnded(job, row.status.value)
+    if row.erased_ms is not None:
+        raise ContentErased(job)
+    rows = [each for stored in log.logs(job) for each in stored.rows]
+    before = size(rows)
+    if row.sealed_ms is not None:
+        return Sealed(job, row.output, before, before)
+    report = audit(log, [job])
+    if report.faults:
+        fault = report.faults[0]
+        raise SealRefused(job, f"event {fault.sequence} [{fault.kind}] {fault.detail}")
+    records = list(log.read(job))
+    whole = transcript(records)
+    state = whole.state
+    one = sealed.seal(row.head, rows, records, structured=state is None or state.structure is not None)
+    if reason := difference(job, whole, records, one):
+        raise SealRefused(job, reason)
+    done = log.seal(job, row.head, one)
+    return Sealed(job, row.output, before, size([one]) if done else before)
+
+
+def difference(job: str, whole: Transcript, records: list[Record], one: Stored) -> str:
+    """What of a log its sealed form would not say, empty where there is nothing."""
+    try:
+        again = list(sealed.records(job, one))
+        read = transcript(again)
+    except Problem as problem:
+        return f"what was sealed cannot be read: {problem}"
+    if repr(read.result()) != repr(whole.result()) or repr(read.emissions) != repr(whole.emissions):
+        return "what was sealed shows something else"
+    if read.state != whole.state:
+        return "what was sealed leads to another state"
+    kept = [(record, old) for record, old in zip(again, records, strict=True) if not _thinned(record)]
+    if any((record.events, record.key, record.fence) != (old.events, old.key, old.fence) for record, old in kept):
+        return "what was sealed has another event"
+    return ""
+
+
+def transcript(records: list[Record]) -> Transcript:
+    made = Transcript()
+    load(made, records)
+    return made
+
+
+def size(rows: list[Stored]) -> int:
+    return sum(len(row.key) + len(row.chain) + len(row.payload) for row in rows)
+
+
+def _thinned(record: Record) -> bool:
+    return isinstance(record.entries[0], ThinnedStep)

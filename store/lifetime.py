@@ -1,0 +1,130 @@
+"""How long a log stays, and how much of it, in a database: sealing, erasing, and what is due for either."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import bindparam, delete, select, text, update
+from sqlalchemy.engine import Connection
+
+from ..fsm.errors import ContentErased, JobNotEnded, SealRefused, UnknownJob
+from ..fsm.ports import Head
+from .database import Database
+from .erased import erased
+from .stored import Stored
+from .tables import appends, jobs, snapshots
+
+WALK = text(
+    """
+    WITH RECURSIVE walk (id, prev) AS (
+        SELECT id, prev FROM appends WHERE id = :tail
+        UNION ALL
+        SELECT a.id, a.prev FROM walk w JOIN appends a ON a.id = w.prev AND a.id < w.id
+    )
+    SELECT a.id, a.first, a.last, a.fence, a.key, a.chain, a.payload
+    FROM walk w JOIN appends a ON a.id = w.id ORDER BY a.first, a.id
+    """
+)
+
+
+class Placed(NamedTuple):
+    """A stored append, and the id of its row."""
+
+    id: int
+    row: Stored
+
+
+class DatabaseLifetime:
+    """What is done to logs of ended jobs, each in one transaction: the old log is there, or the new one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def seal(self, job: str, head: Head, row: Stored) -> bool:
+        with self._database.transaction("seal") as connection:
+            held = ended(connection, job)
+            if held.erased_ms is not None:
+                raise ContentErased(job)
+            if held.sealed_ms is not None:
+                return False
+            if Head(held.sequence, held.chain) != head:
+                raise SealRefused(job, "its head is not what was read")
+            self._replace(connection, held, rows_of(connection, held), [row])
+            now_ms = self._database.now_ms()
+            connection.execute(update(jobs).where(jobs.c.id == held.id).values(sealed_ms=now_ms))
+            connection.execute(delete(snapshots).where(snapshots.c.job_id == held.id))
+        return True
+
+    def erase(self, job: str) -> bool:
+        with self._database.transaction("erase") as connection:
+            held = ended(connection, job)
+            if held.erased_ms is not None:
+                return False
+            rows = rows_of(connection, held)
+            left = erased(job, [placed.row for placed in rows], Head(held.sequence, held.chain))
+            self._replace(connection, held, rows, left)
+            now_ms = self._database.now_ms()
+            connection.execute(update(jobs).where(jobs.c.id == held.id).values(erased_ms=now_ms))
+            connection.execute(delete(snapshots).where(snapshots.c.job_id == held.id))
+        return True
+
+    def scrub(self) -> bool:
+        if not self._database.sqlite:
+            with self._database.single() as connection:
+                connection.exec_driver_sql("VACUUM appends, snapshots")
+            return True
+        with self._database.driver.aside(), self._database.single() as connection:
+            # It waits for readers as patiently as any statement waits.
+            busy: int = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
+        return not busy
+
+    def past_retention(self) -> list[str]:
+        due = jobs.c.ended_ms + jobs.c.retain_ms <= self._database.now_ms()
+        return self._names(due, jobs.c.erased_ms.is_(None))
+
+    def unsealed(self, older_ms: int) -> list[str]:
+        due = jobs.c.ended_ms + older_ms <= self._database.now_ms()
+        return self._names(due, jobs.c.erased_ms.is_(None), jobs.c.sealed_ms.is_(None))
+
+    def _names(self, *conditions: Any) -> list[str]:
+        with self._database.single() as connection:
+            return list(connection.scalars(select(jobs.c.job).where(*conditions).order_by(jobs.c.id)))
+
+    def _replace(self, connection: Connection, held: Any, rows: Sequence[Placed], left: Sequence[Stored]) -> None:
+        """Put other rows in the place of a job's: as many, or one for all, which is where its row finds the newest."""
+        if len(left) == len(rows):
+            pairs = [(placed.id, row) for placed, row in zip(rows, left, strict=True) if placed.row != row]
+            changed = update(appends).where(appends.c.id == bindparam("of"))
+            values = [{"of": of, "key": row.key, "payload": row.payload} for of, row in pairs]
+            if values:
+                connection.execute(changed.values(key=bindparam("key"), payload=bindparam("payload")), values)
+            return
+        (row,) = left
+        others = [{"of": placed.id} for placed in rows if placed.id != held.tail]
+        if others:
+            connection.execute(delete(appends).where(appends.c.id == bindparam("of")), others)
+        connection.execute(update(appends).where(appends.c.id == held.tail).values(prev=None, **row._asdict()))
+
+
+def ended(connection: Connection, job: str) -> Any:
+    """A job's row, locked until the transaction ends. Errors: UnknownJob, JobNotEnded."""
+    row = connection.execute(select(jobs).where(jobs.c.job == job).with_for_update()).one_or_none()
+    if row is None:
+        raise UnknownJob(job)
+    if row.finish is None:
+        raise JobNotEnded(job, row.status)
+    return row
+
+
+def rows_of(connection: Connection, held: Any) -> list[Placed]:
+    """Every append of a job: by the links, or where these do not lead from its head to its first, by looking at all."""
+    linked = [Placed(row[0], Stored._make(row[1:])) for row in connection.execute(WALK, {"tail": held.tail})]
+    begins = [1, *(placed.row.last + 1 for placed in linked)]
+    if begins == [*(placed.row.first for placed in linked), held.sequence + 1]:
+        return linked
+    columns = [appends.c[name] for name in ("id", *Stored._fields)]
+    found = connection.execute(
+        select(*columns).where(appends.c.job_id == held.id).order_by(appends.c.first, appends.c.id)
+    )
+    return [Placed(row[0], Stored._make(row[1:])) for row in found]

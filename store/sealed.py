@@ -1,0 +1,142 @@
+"""A sealed log: all appends of an ended job as one row, compressed, which proves itself.
+
+    key      SHA-256 of DOMAIN, the digest at the head (32 bytes), first and last sequence and the fence (8 each,
+             big-endian), and the payload's SHA-256: a changed byte anywhere in the row is found, also when it is erased
+    payload  MARK, the version (1 byte), the size of the body (8, big-endian), and the body, compressed by LZMA
+    body     msgpack: the appends in order, each as it was written, or many thinned steps as columns
+
+Of a run of ordinary steps the first and the last two stay as they were written, which is what a load folds and lands
+on (`fsm.load`); those between are thinned (`fsm.thinned`). Where the output has a structure, every step is folded, and
+none is thinned. Numbers of one kind lie together, byte plane by byte plane: the planes that say little take no room.
+"""
+
+from __future__ import annotations
+
+import lzma
+import struct
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from itertools import groupby
+from typing import Any, Final
+
+from msgpack import packb, unpackb
+
+from ..fsm.errors import CorruptRecord, UnknownSeal
+from ..fsm.events import STEP_EVENTS, TokenStep, count, joined
+from ..fsm.ports import Head, Record
+from . import columns
+from .codec import entries
+from .stored import ERASED, MARK, Stored
+
+DOMAIN: Final = b"decodelog.sealed.v1"
+VERSION: Final = 1
+LAST_WHOLE: Final = 2
+
+_SPAN = struct.Struct(">QQQ")
+_SIZE = struct.Struct(">Q")
+_HEAD_BYTES = len(MARK) + 1 + _SIZE.size
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 0, "pb": 0}]
+
+WHOLE, THINNED = 0, 1
+
+
+def seal(head: Head, rows: Sequence[Stored], records: Sequence[Record], structured: bool) -> Stored:
+    """One row for all of a log's: `rows` as stored, `records` what they say; the same log gives the same bytes."""
+    items: list[Any] = []
+    for thin, run in groupby(_marked(records, structured), key=lambda pair: pair[0]):
+        chosen = [index for _, index in run]
+        if thin:
+            first = records[chosen[0]]
+            steps = [_step(records[index]) for index in chosen]
+            items.append((THINNED, first.fence, *columns.written(steps)))
+        else:
+            items += [(WHOLE, rows[index].fence, rows[index].key, rows[index].payload) for index in chosen]
+    body = packb(items)
+    compressed = lzma.compress(body, lzma.FORMAT_RAW, filters=_FILTERS)
+    payload = b"".join((MARK, bytes([VERSION]), _SIZE.pack(len(body)), compressed))
+    row = Stored(1, head.sequence, rows[-1].fence, b"", head.chain, payload)
+    return row._replace(key=key_of(row))
+
+
+def whole_erased(head: Head, fence: int, payload_digest: bytes) -> Stored:
+    """The row that stands for a whole log whose content is erased."""
+    row = Stored(1, head.sequence, fence, b"", head.chain, ERASED + payload_digest)
+    return row._replace(key=key_of(row))
+
+
+def key_of(row: Stored) -> bytes:
+    """The key that a sealed row must have."""
+    first, last, fence, _, chain, payload = row
+    content = payload[len(ERASED) :] if payload[:2] == ERASED else sha256(payload).digest()
+    return sha256(b"".join((DOMAIN, chain, _SPAN.pack(first, last, fence), content))).digest()
+
+
+def proven(row: Stored) -> bytes | None:
+    """The digest at the log's head where the row is what was sealed, else None."""
+    whole = row.first == 1 and len(row.chain) == len(row.key) == sha256().digest_size
+    return row.chain if whole and row.key == key_of(row) else None
+
+
+def records(job: str, row: Stored) -> Iterator[Record]:
+    """The appends that a sealed row stands for, in order; of thinned ones key and digest are empty.
+
+    Errors: UnknownSeal for a version of a newer release, CorruptRecord for bytes that no release wrote.
+    """
+    sequence = 0
+    for kind, fence, *fields in _items(job, row):
+        if kind == WHOLE:
+            key, payload = fields
+            held = joined(entries(payload, key, job, sequence + 1))
+            first, sequence = sequence + 1, sequence + count(held)
+            yield Record(first, sequence, fence, key, row.chain if sequence == row.last else b"", held)
+            continue
+        try:
+            steps = columns.read(fields)
+        except (ValueError, TypeError, LookupError, struct.error) as problem:
+            raise CorruptRecord(job, sequence + 1, f"the sealed steps cannot be read ({problem})") from problem
+        for step in steps:
+            yield Record(sequence + 1, sequence + STEP_EVENTS, fence, b"", b"", (step,))
+            sequence += STEP_EVENTS
+    if sequence != row.last:
+        raise CorruptRecord(job, sequence + 1, f"{sequence} events are sealed as {row.last}")
+
+
+def _items(job: str, row: Stored) -> list[Any]:
+    payload, version = row.payload, int.from_bytes(row.payload[1:2])
+    if version != VERSION:
+        raise UnknownSeal(job, version)
+    try:
+        (size,) = _SIZE.unpack(payload[2:_HEAD_BYTES])
+        reader = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
+        body = reader.decompress(payload[_HEAD_BYTES:], size)
+        items = unpackb(body, use_list=False)
+        if len(body) != size or not all(item[0] in (WHOLE, THINNED) for item in items):
+            raise ValueError(f"{len(body)} of {size} bytes")
+        return list(items)
+    except (lzma.LZMAError, ValueError, TypeError, LookupError, struct.error) as problem:
+        raise CorruptRecord(job, 1, f"the sealed log cannot be read ({problem})") from problem
+
+
+def _marked(records: Sequence[Record], structured: bool) -> Iterator[tuple[bool, int]]:
+    """(whether it is thinned, its index) of each append."""
+    index = 0
+    for ordinary, run in groupby(records, key=lambda record: not structured and _ordinary(record)):
+        size = len(list(run))
+        for place in range(size):
+            yield ordinary and 0 < place < size - LAST_WHOLE, index
+            index += 1
+
+
+def _ordinary(record: Record) -> bool:
+    """Whether an append is one step and nothing else, keyed by its own receipt, of a call of one token."""
+    held = joined(record.entries)
+    if len(held) != 1 or not isinstance(step := held[0], TokenStep):
+        return False
+    return step.tokens == 1 and step.structure is None and step.receipt_id == record.key
+
+
+def _step(record: Record) -> TokenStep:
+    step = joined(record.entries)[0]
+    if not isinstance(step, TokenStep):
+        raise TypeError(step)
+    return step

@@ -1,0 +1,247 @@
+"""Erasing, retention and redacted exports from the command line: the content is gone, the chain still proves itself."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import decodelog, jobs, script
+from sqlalchemy import Engine, event
+
+from decodelog.fsm.spec import binding_of
+from decodelog.service.audit import verify
+from decodelog.service.database import opened
+from decodelog.store import chain, offer
+from decodelog.store.bundle import Bundle
+from decodelog.store.engine import open_store
+
+pytestmark = pytest.mark.contract("LOG-9")
+
+PROMPT, TEXT = "A secret question of Ada's", "Answered in confidence, at length."
+REQUEST = ("--prompt", PROMPT)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return script(tmp_path / "model", script={"text": TEXT})
+
+
+def run(model: Path, db: str, *more: Any) -> str:
+    """Run a job to its end; its name."""
+    assert decodelog("run", "--model", model, *REQUEST, *more, db=db).code == 0
+    return jobs(db)[-1].job
+
+
+def files_of(url: str) -> bytes:
+    file = Path(url.removeprefix("sqlite:///"))
+    return b"".join(path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize("sealed", [False, True])
+def test_the_content_is_gone_and_the_chain_leads_to_the_same_head(sealed: bool, model: Path, database_url: str) -> None:
+    kept, gone = run(model, database_url, "--seed", 1), run(model, database_url, "--idempotency-key", "k")
+    if sealed:
+        assert decodelog("seal", gone, db=database_url).code == 0
+    before = jobs(database_url)[1]
+    assert decodelog("erase", gone, db=database_url).stdout == f"{gone} is erased\n"
+    after = jobs(database_url)[1]
+    for name in ("head", "identity", "idempotency_key", "finish", "prompt", "output", "created_ms", "ended_ms"):
+        assert getattr(after, name) == getattr(before, name)
+    with opened(database_url) as store:
+        rows = [row for log in store.logs(gone) for row in log.rows]
+    assert sum(not row.erased for row in rows) == (0 if sealed else 1)  # the tenure's
+    audited = decodelog("audit", "--json", db=database_url)
+    assert (audited.code, audited.json["ok"], audited.json["erased"]) == (0, True, 1)
+    assert "1 erased: their chain is proven" in decodelog("audit", gone, db=database_url).stdout
+    assert decodelog("show", kept, "--json", db=database_url).json["text"] == TEXT
+
+
+@pytest.fixture
+def careless_sqlite() -> Iterator[None]:
+    """SQLite as most builds of it are: what it gives up stays in the file as it was, unless a connection asks."""
+
+    def connected(connection: sqlite3.Connection, record: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA secure_delete = OFF")
+
+    event.listen(Engine, "connect", connected)
+    yield
+    event.remove(Engine, "connect", connected)
+
+
+@pytest.mark.usefixtures("careless_sqlite")
+@pytest.mark.parametrize("sealed", [False, True])
+def test_no_byte_of_it_is_left_in_sqlites_files(sealed: bool, model: Path, sqlite_url: str) -> None:
+    """Also where the log was sealed in between."""
+    names = [run(model, sqlite_url) for _ in range(3)]
+    if sealed:
+        assert decodelog("seal", "--all", db=sqlite_url).code == 0
+    wanted = [PROMPT.encode(), b"65,32,115,101,99,114,101,116"]  # as text, and as the ids of its bytes
+    if not sealed:
+        assert any(each in files_of(sqlite_url) for each in wanted)
+    assert decodelog("erase", *names, db=sqlite_url).code == 0
+    assert not any(each in files_of(sqlite_url) for each in wanted)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show",), ("tail", "--no-follow"), ("events",), ("explain",), ("resume",), ("compare", "--reexecute"),
+        ("fork", "--at", 1),
+    ],
+    ids=lambda command: command[0],
+)  # fmt: skip
+def test_whoever_wants_to_read_it_is_told_that_it_is_erased(
+    command: tuple[Any, ...], model: Path, sqlite_url: str
+) -> None:
+    job = run(model, sqlite_url)
+    assert decodelog("erase", job, db=sqlite_url).code == 0
+    refused = decodelog(command[0], job, *command[1:], "--json", db=sqlite_url)
+    assert (refused.code, refused.error["code"], refused.error["job"]) == (2, "content_erased", job)
+    assert "`decodelog audit" in refused.error["message"]
+    assert decodelog("cancel", job, "--json", db=sqlite_url).error["code"] == "terminal"
+    refused = decodelog("seal", job, "--json", db=sqlite_url)
+    assert (refused.code, refused.error["code"]) == (2, "content_erased")
+
+
+@pytest.mark.contract("ENV-8")
+def test_a_submission_under_its_key_runs_nothing(model: Path, database_url: str) -> None:
+    job = run(model, database_url, "--idempotency-key", "order-17")
+    assert decodelog("erase", job, db=database_url).code == 0
+    for command in ("run", "submit"):
+        again = decodelog(
+            command, "--model", model, *REQUEST, "--idempotency-key", "order-17", "--json", db=database_url
+        )
+        assert (again.code, again.error["code"]) == (2, "content_erased")
+    other = decodelog(
+        "run", "--model", model, "--prompt", "Else", "--idempotency-key", "order-17", "--json", db=database_url
+    )
+    assert (other.code, other.error["code"], other.error["field"]) == (2, "idempotency_conflict", "identity")
+    assert len(jobs(database_url)) == 1
+
+
+def test_erasing_again_does_nothing_and_a_live_job_is_refused_before_anything_is_erased(
+    model: Path, sqlite_url: str
+) -> None:
+    done = run(model, sqlite_url)
+    assert decodelog("submit", "--model", model, *REQUEST, db=sqlite_url).code == 0
+    waiting = jobs(sqlite_url)[-1].job
+    refused = decodelog("erase", done, waiting, "--json", db=sqlite_url)
+    assert (refused.code, refused.error["code"]) == (2, "job_not_ended")
+    assert f"decodelog cancel {waiting}" in refused.error["message"]
+    assert jobs(sqlite_url)[0].erased_ms is None
+    assert decodelog("erase", done, db=sqlite_url).code == 0
+    assert decodelog("erase", done, db=sqlite_url).stdout == f"{done} was erased already\n"
+    assert decodelog("erase", done, "--json", db=sqlite_url).json == {
+        "jobs": [{"job": done, "erased": False}], "scrubbed": True,
+    }  # fmt: skip
+
+
+def test_a_familys_name_erases_all_of_it_and_kept_caches_go_too(model: Path, sqlite_url: str, tmp_path: Path) -> None:
+    run(model, sqlite_url, "--n", 2, "--temperature", 1, "--seed", 2)
+    other = run(model, sqlite_url)
+    rows = jobs(sqlite_url)
+    folders = [tmp_path / "kept" / binding_of(row.job, bytes.fromhex(row.identity)).hex() for row in rows]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    family = rows[0].job.rpartition(".")[0]
+    erased = decodelog("erase", family, "--snapshots", tmp_path / "kept", "--json", db=sqlite_url).json["jobs"]
+    assert [each["erased"] for each in erased] == [True, True]
+    assert [row.erased_ms is not None for row in jobs(sqlite_url)] == [True, True, False]
+    assert [folder.exists() for folder in folders] == [False, False, True]
+    assert jobs(sqlite_url)[-1].job == other
+
+
+@pytest.mark.contract("LOG-3", "LOG-5")
+def test_a_log_of_the_older_digests_is_erased_as_a_whole(
+    model: Path, database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(offer.chain, "digest", chain.digest_older)
+        job = run(model, database_url)
+    (row,) = jobs(database_url)
+    assert decodelog("audit", db=database_url).code == 0
+    assert decodelog("show", job, "--json", db=database_url).json["text"] == TEXT
+    assert decodelog("export", job, "--redact", "--out", tmp_path / "redacted", db=database_url).code == 0
+    assert verify(tmp_path / "redacted").ok
+    assert decodelog("erase", job, db=database_url).code == 0
+    audited = decodelog("audit", "--json", db=database_url)
+    assert (audited.json["ok"], audited.json["erased"]) == (True, 1)
+    assert jobs(database_url)[0].head == row.head
+    with opened(database_url) as store:
+        assert [(each.first, each.last, each.chain) for log in store.logs(job) for each in log.rows] == [
+            (1, row.head.sequence, row.head.chain)
+        ]
+
+
+@pytest.mark.contract("LOG-3", "OBS-1")
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_redacted_export_proves_the_same_head_and_shows_nothing(
+    sealed: bool, model: Path, database_url: str, tmp_path: Path
+) -> None:
+    job = run(model, database_url)
+    if sealed:
+        assert decodelog("seal", job, db=database_url).code == 0
+    full, redacted = tmp_path / "full.dlog", tmp_path / "redacted.dlog"
+    assert decodelog("export", job, "--out", full, db=database_url).code == 0
+    assert decodelog("export", job, "--redact", "--out", redacted, db=database_url).code == 0
+    proven = decodelog("verify", redacted, "--json").json
+    assert (proven["ok"], proven["erased"], proven["jobs"]) == (True, 1, 1)
+    heads = []
+    for file in (full, redacted):
+        with file.open("rb") as opened_file:
+            heads.append(Bundle(opened_file).row(job).head)
+    assert heads[0] == heads[1] == jobs(database_url)[0].head
+    data = redacted.read_bytes()
+    assert PROMPT.encode() not in data
+    assert b"secret" not in data
+    assert len(data) < full.stat().st_size
+    assert decodelog("show", job, "--json", db=database_url).json["text"] == TEXT  # the log itself is as it was
+
+
+def test_a_sweep_erases_what_is_past_its_retention_and_seals_what_is_old(model: Path, database_url: str) -> None:
+    gone = run(model, database_url, "--retain", "0s")
+    later = run(model, database_url, "--retain", "7d")
+    kept = run(model, database_url)
+    assert decodelog("submit", "--model", model, *REQUEST, "--retain", "0s", db=database_url).code == 0
+    assert [row.retain_ms for row in jobs(database_url)] == [0, 604_800_000, None, 0]
+    planned = decodelog("sweep", "--seal-after", "0s", "--dry-run", "--json", db=database_url).json
+    assert planned == {"due": {"erase": [gone], "seal": [later, kept]}}
+    assert decodelog("sweep", "--dry-run", db=database_url).stdout == f"{gone} would be erased\n"
+    assert all(row.erased_ms is row.sealed_ms is None for row in jobs(database_url))
+    told = decodelog("sweep", "--seal-after", "0s", "--json", db=database_url).json["jobs"]
+    assert [(each["job"], each.get("erased"), each.get("sealed")) for each in told] == [
+        (gone, True, None), (later, None, True), (kept, None, True),
+    ]  # fmt: skip
+    assert decodelog("sweep", "--seal-after", "0s", "--json", db=database_url).json["jobs"] == []
+    assert decodelog("audit", db=database_url).code == 0
+
+
+def test_retention_is_in_no_identity_and_has_a_bound(model: Path, sqlite_url: str) -> None:
+    run(model, sqlite_url, "--seed", 1, "--retain", "12h")
+    run(model, sqlite_url, "--seed", 1)
+    assert len({row.identity for row in jobs(sqlite_url)}) == 1
+    for wrong in ("7", "-1d", "1w", "9999999d", "x"):
+        refused = decodelog("submit", "--model", model, *REQUEST, f"--retain={wrong}", "--json", db=sqlite_url)
+        assert (refused.code, refused.error["code"]) == (2, "wrong_use")
+
+
+def test_a_reader_that_keeps_the_write_ahead_file_is_named(
+    model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is erased; its bytes go when the same command is run again without that reader."""
+    monkeypatch.setitem(open_store.__kwdefaults__, "busy_timeout_ms", 50)
+    job = run(model, sqlite_url)
+    reader = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM jobs").fetchall()
+    done = decodelog("erase", job, "--json", db=sqlite_url)
+    assert (done.code, done.json) == (1, {"jobs": [{"job": job, "erased": True}], "scrubbed": False})
+    assert "run the same command again" in done.stderr
+    reader.close()
+    again = decodelog("erase", job, "--json", db=sqlite_url)
+    assert (again.code, again.json) == (0, {"jobs": [{"job": job, "erased": False}], "scrubbed": True})

@@ -1,0 +1,225 @@
+"""Sealing from the command line: what a caller can see stays byte for byte the same, and the rest says what is gone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import decodelog, jobs, script
+
+from decodelog.fsm.events import DecisionMade, RequestClosed
+from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.ports import Append, Outcome
+from decodelog.fsm.states import Status
+from decodelog.service.database import opened
+from decodelog.service.reading import Follower
+from decodelog.store.memory_log import MemoryStore
+
+pytestmark = pytest.mark.contract("LOG-9")
+
+TEXT = "Rivers carry the mountains to the sea, slowly: é 日本 \U0001f600. "
+SAMPLED = ("--temperature", 0.8, "--seed", 7, "--ignore-eos", "--max-new-tokens", 24)
+REQUESTS: dict[str, tuple[Any, ...]] = {
+    "greedy": (),
+    "sampled": SAMPLED,
+    "alternatives": (*SAMPLED, "--logprobs", 3, "--top-k", 5, "--banned-token-id", 65),
+    "held_back": ("--stop", "the sea, quickly", "--stop", "\U0001f600"),
+    "token_aligned": ("--stop", "ly: é", "--alignment", "token", "--include-stop"),
+    "span_aligned": ("--stop", "ly: é", "--alignment", "span"),
+    "echoed": (*SAMPLED, "--echo", "--prompt-logprobs", 2),
+    "structured": ("--json-schema", "SCHEMA", "--max-new-tokens", 9),
+    "nothing": ("--max-new-tokens", 0, "--prompt-logprobs", 1),
+    "one": ("--max-new-tokens", 1),
+    "family": (*SAMPLED, "--n", 2),
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "schema.json").write_text('{"type": "array", "items": {"type": "integer"}, "maxItems": 3}')
+    return script(tmp_path / "model", script={"text": TEXT})
+
+
+def run(model: Path, db: str, request: str, *more: Any) -> None:
+    flags = [model.parent / "schema.json" if flag == "SCHEMA" else flag for flag in REQUESTS[request]]
+    assert decodelog("run", "--model", model, "--prompt", "Say ", *flags, *more, db=db).code == 0
+
+
+def seen(db: str) -> list[str]:
+    """All that callers can read of all jobs: results, texts and streams from any number."""
+    shown: list[str] = []
+    for row in jobs(db):
+        shown += [decodelog("show", row.job, *json, db=db).stdout for json in ((), ("--json",))]
+        starts = {1, 2, row.head.sequence // 2, row.head.sequence - 1, row.head.sequence}
+        for start in sorted(starts - {0}):
+            shown.append(decodelog("tail", row.job, "--no-follow", "--from", start, "--json", db=db).stdout)
+    return shown
+
+
+def events(db: str, job: str) -> list[Any]:
+    return decodelog("events", job, "--json", db=db).lines
+
+
+@pytest.mark.contract("OUT-7", "LOG-3")
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_what_a_caller_sees_of_a_sealed_job_is_what_it_was(request_name: str, model: Path, sqlite_url: str) -> None:
+    run(model, sqlite_url, request_name)
+    before, listed = seen(sqlite_url), jobs(sqlite_url)
+    events_before = [events(sqlite_url, row.job) for row in listed]
+    sealed = decodelog("seal", "--all", "--json", db=sqlite_url)
+    assert (sealed.code, [each["sealed"] for each in sealed.json["jobs"]]) == (0, [True] * len(listed))
+    assert seen(sqlite_url) == before
+    assert [row.head for row in jobs(sqlite_url)] == [row.head for row in listed]
+    for row, old in zip(listed, events_before, strict=True):
+        new = events(sqlite_url, row.job)
+        assert [(each["sequence"], each["event"]) for each in new] == [
+            (each["sequence"], each["event"]) for each in old
+        ]
+        kept = [pair for pair in zip(new, old, strict=True) if "thinned" not in pair[0]]
+        assert all(one == other for one, other in kept)
+        assert len(kept) == len(old) or request_name != "structured"
+    audited = decodelog("audit", "--json", db=sqlite_url).json
+    assert (audited["ok"], audited["sealed"], audited["erased"]) == (True, len(listed), 0)
+    assert "receipts and digests of thinned steps are not kept" in decodelog("audit", db=sqlite_url).stdout
+
+
+def test_the_same_on_both_databases_and_what_is_exported_is_proven(
+    model: Path, database_url: str, tmp_path: Path
+) -> None:
+    run(model, database_url, "alternatives")
+    before = seen(database_url)
+    assert decodelog("seal", "--all", db=database_url).code == 0
+    assert seen(database_url) == before
+    file = tmp_path / "sealed.dlog"
+    assert decodelog("export", "--all", "--out", file, db=database_url).code == 0
+    proven, audited = decodelog("verify", file, "--json").json, decodelog("audit", "--json", db=database_url).json
+    assert proven | {"digest": ""} == audited | {"digest": ""}
+    assert (proven["ok"], proven["sealed"]) == (True, 1)
+
+
+def test_sealing_again_does_nothing_and_says_so(model: Path, sqlite_url: str) -> None:
+    run(model, sqlite_url, "sampled")
+    (row,) = jobs(sqlite_url)
+    assert "is sealed: 24 tokens" in decodelog("seal", row.job, db=sqlite_url).stdout
+    assert decodelog("seal", row.job, db=sqlite_url).stdout == f"{row.job} was sealed already\n"
+    assert decodelog("seal", "--all", "--json", db=sqlite_url).json == {"jobs": [], "scrubbed": True}
+
+
+def test_only_what_has_ended_long_enough_is_sealed(model: Path, sqlite_url: str) -> None:
+    run(model, sqlite_url, "one")
+    assert decodelog("submit", "--model", model, "--prompt", "Say ", db=sqlite_url).code == 0
+    done, waiting = jobs(sqlite_url)
+    assert decodelog("seal", "--all", "--older-than", "1d", "--json", db=sqlite_url).json["jobs"] == []
+    refused = decodelog("seal", done.job, waiting.job, "--json", db=sqlite_url)
+    assert (refused.code, refused.error["code"]) == (2, "job_not_ended")
+    assert [row.sealed_ms for row in jobs(sqlite_url)] == [None, None]
+    assert [each["job"] for each in decodelog("seal", "--all", "--json", db=sqlite_url).json["jobs"]] == [done.job]
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("x", "--all"), ("x", "--older-than", "1d"), ("--all", "--older-than", "1w")]
+)
+def test_wrong_use_is_refused(arguments: tuple[str, ...], sqlite_url: str) -> None:
+    refused = decodelog("seal", *arguments, "--json", db=sqlite_url)
+    assert (refused.code, refused.error["code"]) == (2, "wrong_use")
+
+
+@pytest.mark.contract("RES-3")
+def test_what_is_sealed_away_is_named_and_never_taken_for_the_same(model: Path, sqlite_url: str) -> None:
+    """A fork needs tokens, which are there; comparing and explaining need evidence, which is not."""
+    run(model, sqlite_url, "sampled")
+    run(model, sqlite_url, "sampled")
+    one, two = (row.job for row in jobs(sqlite_url))
+    assert decodelog("compare", one, two, "--json", db=sqlite_url).json["same"] is True
+    assert decodelog("seal", one, db=sqlite_url).code == 0
+    for command in (("compare", one, two), ("compare", two, one), ("compare", one, "--reexecute"), ("explain", one)):
+        refused = decodelog(*command, "--json", db=sqlite_url)
+        assert (refused.code, refused.error["code"], refused.error["job"]) == (2, "evidence_sealed", one)
+        assert "margin and draw are not kept" in refused.error["message"]
+    assert decodelog("explain", one, "--step", 0, "--json", db=sqlite_url).code == 0
+    fork = decodelog("fork", one, "--at", 12, "--json", db=sqlite_url)
+    assert (fork.code, fork.json["parent"]) == (0, {"job": one, "step": 12})
+    assert decodelog("resume", one, db=sqlite_url).stdout == decodelog("resume", two, db=sqlite_url).stdout
+
+
+@pytest.mark.contract("LOG-3")
+def test_a_log_with_a_fault_is_not_sealed_and_stays_as_it_was(model: Path, sqlite_url: str) -> None:
+    run(model, sqlite_url, "sampled")
+    run(model, sqlite_url, "greedy")
+    bad, good = jobs(sqlite_url)
+    with opened(sqlite_url) as store, store._database.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE appends SET payload = CAST(payload || x'00' AS BLOB) WHERE job_id = 1 AND first = 30"
+        )
+    with opened(sqlite_url) as store:
+        before = [list(log.rows) for log in store.logs(bad.job)]
+    refused = decodelog("seal", "--all", "--json", db=sqlite_url)
+    assert refused.code == 1
+    first, second = refused.json["jobs"]
+    assert (first["job"], first["refused"]["code"]) == (bad.job, "seal_refused")
+    assert "[chain]" in first["refused"]["message"]
+    assert (second["job"], second["sealed"]) == (good.job, True)
+    with opened(sqlite_url) as store:
+        assert [list(log.rows) for log in store.logs(bad.job)] == before
+
+
+@pytest.mark.contract("FSM-9", "LOG-1")
+def test_a_late_append_to_a_sealed_log_is_refused_as_terminal_also_the_last_one_again(
+    model: Path, database_url: str
+) -> None:
+    run(model, database_url, "one")
+    (row,) = jobs(database_url)
+    with opened(database_url) as store:
+        *_, before, last = store.read(row.job)
+        reason = FinishReason(row.finish or "")
+        again = Append(row.job, Head(before), row.fence, last.key, last.events, Status.CLOSED, row.output, row.finish)
+        assert store.append([again])[0].outcome is Outcome.DUPLICATE
+        assert decodelog("seal", row.job, db=database_url).code == 0
+        (result,) = store.append([again])
+        assert (result.outcome, result.head) == (Outcome.TERMINAL, row.head)
+        late = Append(
+            row.job, row.head, row.fence, bytes(32), (RequestClosed(reason, (reason,)),), Status.CLOSED, 1, "x"
+        )
+        assert store.append([late])[0].outcome is Outcome.TERMINAL
+        assert [refusal.outcome for refusal in store.refusals(row.job)] == [Outcome.TERMINAL] * 2
+
+
+def Head(record: Any) -> Any:
+    from decodelog.fsm.ports import Head as Place
+
+    return Place(record.last, record.chain)
+
+
+@pytest.mark.contract("OUT-7")
+@pytest.mark.parametrize("known", range(1, 14))
+def test_a_reader_in_the_middle_of_a_run_goes_on_from_there_when_it_is_sealed(
+    known: int, model: Path, sqlite_url: str
+) -> None:
+    run(model, sqlite_url, "sampled")
+    (row,) = jobs(sqlite_url)
+    with opened(sqlite_url) as store:
+        records = list(store.read(row.job))
+        reader = Follower(store, row.job)
+        reader._log = part = MemoryStore()  # what the log was when the reader last looked
+        part.read = lambda job, after=0: iter(records[:known])  # type: ignore[method-assign]
+        reader.poll()
+        reader._log = store
+        assert decodelog("seal", row.job, db=sqlite_url).code == 0
+        reader.poll()
+        whole = Follower(store, row.job)
+        whole.poll()
+        assert json.dumps(reader.transcript.result()) == json.dumps(whole.transcript.result())
+        assert reader.ended
+
+
+def test_only_the_middle_of_runs_is_thinned(model: Path, sqlite_url: str) -> None:
+    run(model, sqlite_url, "sampled")
+    (row,) = jobs(sqlite_url)
+    assert decodelog("seal", row.job, db=sqlite_url).code == 0
+    with opened(sqlite_url) as store:
+        decided = [event.tag for record in store.read(row.job) for event in record.events]
+        whole = [e.receipt.step for r in store.read(row.job) for e in r.events if isinstance(e, DecisionMade)]
+    assert decided.count("decision.made") == row.output == 24
+    assert whole == [0, 1, 21, 22, 23]

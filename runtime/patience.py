@@ -15,6 +15,7 @@ Told = Callable[[Transient | None], None]
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
 SHORT_S = 0.5
 NOTICED_S = 1.0
+MOMENT_S = 0.001  # what is left of a wait and is shorter is rounding
 
 
 class Patience:
@@ -51,7 +52,7 @@ class Patience:
             except Transient as problem:
                 waited_s = self._host.monotonic_s() - begin
                 left_s = (min(SHORT_S, self._limit_s) if self._hurried else self._limit_s) - waited_s
-                if left_s <= 0:
+                if left_s < MOMENT_S:
                     self._hurried = True
                     raise
                 if waited_s >= NOTICED_S and not speaks and (speaks := self._first()):

@@ -74,7 +74,7 @@ class Forgetting(VirtualStore):
 class Keyless(VirtualStore):
     """Idempotency keys are ignored."""
 
-    def admit(self, job: str, identity: str, model: str, prompt: int, event: Any, idempotency_key: str | None) -> Any:
+    def admit(self, job: str, identity: str, model: str, prompt: int, event: Any, *keys: Any) -> Any:
         return super().admit(job, identity, model, prompt, event, None)
 
 

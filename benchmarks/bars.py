@@ -154,4 +154,19 @@ ROWS = (
         "0",
         lambda f: f["torture_failures"] == 0,
     ),
+    Row("simulated_schedules", "{:.0f}", "schedules of faults, each drawn from a seed"),
+    Row(
+        "simulated_failures",
+        "{:.0f}",
+        "how many of them changed a log, lost or repeated a token, or did not end",
+        "0",
+        lambda f: f["simulated_failures"] == 0,
+    ),
+    Row(
+        "simulated_seconds",
+        "{:.0f} s",
+        "all of them, a process for each core",
+        "<= 180 s",
+        lambda f: f["simulated_seconds"] <= 180,
+    ),
 )

@@ -19,6 +19,7 @@ from resume import resume
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from simulation import simulation
 from size import size
 from stream import stream
 from structure import structure
@@ -36,6 +37,7 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "text": (text, 5),
     "resume": (resume, 5),
     "torture": (torture, 1),
+    "simulation": (simulation, 1),
 }
 """The families of figures: what measures each, and its rounds."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 
 from .envelope import Alignment, Envelope, PromptLogprobs, ToolCallMarkers, admit
@@ -16,6 +17,7 @@ from .prompt import PromptWish
 from .transforms import Grammar
 
 BINDING_DOMAIN = b"decodelog.job.v1"
+SPECS_KEPT = 64  # a worker loads a job again when it takes it back, and its snapshots have the envelope too
 
 _BY_STANDING: dict[Standing, FinishReason] = {
     Standing.TERMINATED: FinishReason.STRUCTURED_COMPLETE,
@@ -64,7 +66,11 @@ class Spec:
 
     @classmethod
     def seal(cls, job: str, canonical: bytes) -> Spec:
-        """Read the canonical bytes of an envelope; they are checked as any request is."""
+        """Read the canonical bytes of an envelope; they are checked as any request is. The newest are remembered."""
+        return _sealed(job, canonical)
+
+    @classmethod
+    def _read(cls, job: str, canonical: bytes) -> Spec:
         envelope = admit(canonical)
         if envelope.canonical_bytes() != canonical:
             raise BrokenInvariant(clause="ENV-4", reason=f"the envelope of job {job} is not in its canonical form")
@@ -135,6 +141,11 @@ class Spec:
 def binding_of(job: str, identity: bytes) -> bytes:
     """The digest of a job's name and its request's identity."""
     return sha256(BINDING_DOMAIN + identity + job.encode()).digest()
+
+
+@lru_cache(maxsize=SPECS_KEPT)
+def _sealed(job: str, canonical: bytes) -> Spec:
+    return Spec._read(job, canonical)
 
 
 def _wish(envelope: Envelope) -> PromptWish | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..fsm.compare import LEVELS, Difference, Run, run_of
+from ..fsm.audit import Fault
+from ..fsm.compare import LEVELS, Difference, Run, compare, run_of
 from ..fsm.events import RequestAdmitted
+from ..fsm.finish import FROM_OUTSIDE, FinishReason
 from ..fsm.ports import EventLog
 from ..fsm.spec import Spec
 from ..runtime.engine import Engine
@@ -18,6 +20,7 @@ from .reading import events_of
 
 WORKER = "reexecution"
 LEASE_MS = 86_400_000
+OWN_ENDS = set(FinishReason) - FROM_OUTSIDE
 
 
 def run_in(log: EventLog, job: str) -> Run:
@@ -46,6 +49,24 @@ def reexecuted(log: EventLog, model: Model, job: str) -> Run:
         engine.settle()
     engine.close()
     return run_in(store, job)
+
+
+def against_reexecution(log: EventLog, model: Model, job: str, level: str = LEVELS[0]) -> tuple[Difference | None, int]:
+    """The first difference between a job and its request run again, from `level` on, and the steps compared.
+
+    Of a job that somebody ended, or a fault, the steps before are compared: its end is none of the request's.
+    Errors: as `reexecuted`.
+    """
+    left, right, finish = run_in(log, job), reexecuted(log, model, job), log.row(job).finish
+    if finish is not None and finish not in OWN_ENDS:
+        left, right = left._replace(ended=False), Run(right.steps[: len(left.steps)], right.end, ended=True)
+    return compare(left, right, level), min(len(left.steps), len(right.steps))
+
+
+def reexecution_faults(log: EventLog, model: Model, job: str) -> list[Fault]:
+    """What `against_reexecution` finds, as a fault of the kind "reexecution"."""
+    found, steps = against_reexecution(log, model, job)
+    return [] if found is None else [Fault(job, log.row(job).head.sequence, "reexecution", told(found, steps))]
 
 
 def told(found: Difference | None, steps: int) -> str:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .. import terminal
 from ..database import opened
 from ..edge import FAILED
+from ..models import Models, home
 from ..naming import find
 from . import options
 
 if TYPE_CHECKING:
+    from ...store.engine import DatabaseStore
+    from ...store.memory_log import MemoryStore
     from ..audit import Report
+
+Reexecute = Annotated[
+    bool, typer.Option("--reexecute", help="Also run the model over each job again; the first difference is a fault.")
+]
 
 
 def audit(
     job: options.MaybeJobOrFamily = None,
     every: options.AllJobs = False,
+    reexecute: Reexecute = False,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -28,8 +37,29 @@ def audit(
     if job is not None and every:
         raise typer.BadParameter("name one job, or give --all")
     with opened(db) as store:
-        report = audit_jobs(store, None if job is None else find(store, job).jobs)
+        jobs = None if job is None else find(store, job).jobs
+        report = audit_jobs(store, jobs)
+        if reexecute:
+            report = again(store, jobs, report)
     tell(report, json)
+
+
+def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report: Report) -> Report:
+    """The report, and what differs where jobs without a fault are run again, in memory, as far as they have come."""
+    from ..compare import reexecution_faults
+
+    damaged, models = {fault.job for fault in report.faults}, Models(home(), lanes=1)
+    rows = [row for row in store.rows() if (jobs is None or row.job in jobs) and row.job not in damaged]
+    # What is sealed or erased has no longer the evidence that a run could be held against.
+    whole = [row for row in rows if row.sealed_ms is None and row.erased_ms is None]
+    if passed := len(rows) - len(whole):
+        terminal.say(f"{passed} sealed or erased jobs cannot be run again and compared", style="yellow")
+    faults = list(report.faults)
+    with terminal.progress("running jobs again") as told:
+        for row in whole:
+            told(row.job)
+            faults += reexecution_faults(store, models.load(row.model), row.job)
+    return report._replace(faults=faults)
 
 
 def tell(report: Report, json: bool) -> None:

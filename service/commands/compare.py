@@ -38,7 +38,7 @@ def compare(
     """Compare two jobs step by step at six levels, or one with its request run again; a difference exits with 1."""
     from ...fsm.compare import LEVELS
     from ...fsm.compare import compare as compare_runs
-    from ..compare import plain, reexecuted, run_in, told
+    from ..compare import against_reexecution, plain, run_in, told
 
     if level not in LEVELS:
         raise typer.BadParameter(f"it is one of {', '.join(LEVELS)}", param_hint="--level")
@@ -47,13 +47,13 @@ def compare(
 
     with opened(db) as store:
         name = find_job(store, job)
-        left = run_in(store, name)
         if other is not None:
-            right = run_in(store, find_job(store, other))
+            left, right = run_in(store, name), run_in(store, find_job(store, other))
+            found, steps = compare_runs(left, right, level), min(len(left.steps), len(right.steps))
         else:
             with terminal.progress("running it again"):
-                right = reexecuted(store, Models(home(), lanes=1).load(store.row(name).model), name)
-    found, steps = compare_runs(left, right, level), min(len(left.steps), len(right.steps))
+                model = Models(home(), lanes=1).load(store.row(name).model)
+                found, steps = against_reexecution(store, model, name, level)
     if json:
         terminal.write_json(plain(found, steps))
     else:

@@ -33,7 +33,7 @@ def simulation(count: int, seed: int, json: bool) -> None:
     from ..simulation.run import simulate
 
     report = simulate(count, seed, hear)
-    totals = {"simulate_schedules": report.schedules, "simulate_failures": len(report.failures)}
+    totals = {"simulated_schedules": report.schedules, "simulated_failures": len(report.failures)}
     pace = {"seconds": round(report.seconds, 1), "schedules_per_second": round(report.schedules / report.seconds, 1)}
     if json:
         failures = [{"seed": each.seed, "found": each.found, "again": each.again} for each in report.failures]

@@ -51,14 +51,14 @@ def test_a_seed_is_one_schedule_byte_for_byte_in_any_process() -> None:
     assert told.returncode == 0, told.stderr
     there = json.loads(told.stdout)
     assert [*here, there["digest"]] == [here[0]] * 3
-    assert (there["ok"], there["simulate_schedules"], there["failures"]) == (True, 20, [])
+    assert (there["ok"], there["simulated_schedules"], there["failures"]) == (True, 20, [])
     assert simulate(20, 401).digest != here[0]
 
 
 def test_the_command_says_its_seed_what_struck_and_how_to_do_it_again() -> None:
     done = decodelog("torture", "--simulate", "3", "--seed", "9")
     assert done.code == 0
-    assert "seed=9 simulate_schedules=3 simulate_failures=0" in done.stdout
+    assert "seed=9 simulated_schedules=3 simulated_failures=0" in done.stdout
     assert all(
         about in " ".join(done.stdout.split()) for about in ("a process dies where it stands", "a heartbeat fails")
     )

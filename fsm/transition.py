@@ -6,10 +6,11 @@ on that state before the events are durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from . import ordinary
 from .errors import ReceiptConflict, Terminal
 from .events import (
     STATE_BYTES,
@@ -153,8 +154,33 @@ def transition(state: State, command: Command) -> Proposal:
     return decide(state, command)
 
 
-def transitions(state: State, commands: Iterable[Command]) -> Proposal:
+def transitions(state: State, commands: Sequence[Command]) -> Proposal:
     """Decide commands in order as one proposal; commands after the one that ends the job are left out."""
+    if (proposal := _ordinary(state, commands)) is not None:
+        return proposal
+    return one_by_one(state, commands)
+
+
+def _ordinary(state: State, commands: Sequence[Command]) -> Proposal | None:
+    """What an ordinary step leads to; None where these commands are none."""
+    match commands:
+        case (CompleteCall() as call, IssueDecision(structure=None) as decision, CommitOutput(receipt_id=None)):
+            made = ordinary.step(
+                state,
+                call.tokens,
+                call.lanes,
+                call.scores,
+                decision.selection,
+                decision.piece,
+                decision.hidden,
+                decision.branch,
+            )
+            return None if made is None else ended_if_due(Proposal(*made, made[1][-1]))
+    return None
+
+
+def one_by_one(state: State, commands: Sequence[Command]) -> Proposal:
+    """As `transitions`, which is faster where it can be."""
     events: tuple[Event, ...] = ()
     states: tuple[State, ...] = ()
     for command in commands:
@@ -204,9 +230,13 @@ def issue_decision(state: State, command: IssueDecision) -> Proposal:
 def commit_output(state: State, command: CommitOutput) -> Proposal:
     refuse_other_receipt(state, command.receipt_id)
     after = committed(state)
-    proposal = proposed(OutputCommitted(after.frontier.output, after.digest()[:STATE_BYTES]), after)
-    due = due_reasons(after)
-    return proposal.then(propose(after, RequestClosed(due[0], due))) if due else proposal
+    return ended_if_due(proposed(OutputCommitted(after.frontier.output, after.digest()[:STATE_BYTES]), after))
+
+
+def ended_if_due(proposal: Proposal) -> Proposal:
+    """A commit, and the end that it makes due."""
+    due = due_reasons(proposal.state)
+    return proposal.then(propose(proposal.state, RequestClosed(due[0], due))) if due else proposal
 
 
 def refuse_other_receipt(state: State, offered: bytes | None) -> None:

@@ -1,0 +1,84 @@
+"""An ordinary step in one go is what its three commands lead to one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jobs import EOS, Live, call, selection
+from test_load import choices, histories
+
+from decodelog.fsm import ordinary
+from decodelog.fsm.errors import Problem
+from decodelog.fsm.fold import fold
+from decodelog.fsm.output.standing import Standing
+from decodelog.fsm.state import State
+from decodelog.fsm.states import Status
+from decodelog.fsm.transition import Command, CommitOutput, CompleteCall, IssueDecision, one_by_one, transitions
+
+pytestmark = pytest.mark.contract("FSM-2", "FSM-4", "FSM-6")
+
+
+def outcome(decide: Any, state: State, commands: Sequence[Command]) -> Any:
+    try:
+        return decide(state, commands)
+    except Problem as problem:
+        return type(problem), str(problem)
+
+
+calls = st.sampled_from([None, None, None, None, "tokens", "lanes", "scores"])
+
+
+@given(histories(), choices, calls)
+def test_in_any_state_both_ways_give_the_same_events_states_and_errors(
+    live: Live, choice: IssueDecision, wrong: str | None
+) -> None:
+    for state in live.states:
+        made = call(state) if not state.status.terminal else CompleteCall(1, 5, b"s" * 32)
+        if wrong is not None:
+            changed = {"tokens": made.tokens + 1, "lanes": made.lanes + 1, "scores": made.scores[1:]}
+            made = CompleteCall(
+                **{"tokens": made.tokens, "lanes": made.lanes, "scores": made.scores, wrong: changed[wrong]}
+            )
+        commands = (made, choice, CommitOutput())
+        assert outcome(transitions, state, commands) == outcome(one_by_one, state, commands)
+
+
+@given(histories(), choices)
+def test_what_it_gives_folds_to_its_states(live: Live, choice: IssueDecision) -> None:
+    for state in live.states:
+        if state.status is Status.PENDING and not state.due and not state.tenure.failures:
+            proposal = transitions(state, (call(state), choice, CommitOutput()))
+            for event, after in zip(proposal.events, proposal.states, strict=True):
+                state = fold(state, event)
+                assert state == after
+
+
+def test_it_is_taken_for_an_ordinary_step_and_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the way that is tested here would be one that nobody goes."""
+    taken: list[bool] = []
+    step = ordinary.step
+
+    def watched(*arguments: Any) -> Any:
+        made = step(*arguments)
+        taken.append(made is not None)
+        return made
+
+    monkeypatch.setattr(ordinary, "step", watched)
+    live = Live.admit()
+    live.turn(50)
+    live.turn(51)
+    assert taken == [False, True]
+    transitions(live.state, (call(live.state), IssueDecision(selection(EOS), b"x"), CommitOutput()))
+    assert taken == [False, True, True]
+    for commands in ((call(live.state),), (call(live.state), IssueDecision(selection(50), b"x"))):
+        transitions(live.state, commands)
+    with pytest.raises(Problem):
+        transitions(
+            live.state,
+            (call(live.state), IssueDecision(selection(50), b"x", structure=Standing.COMPLETE), CommitOutput()),
+        )
+    assert len(taken) == 3

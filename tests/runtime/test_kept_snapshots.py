@@ -10,13 +10,17 @@ from sqlalchemy import select, text, update
 
 from decodelog.fsm.emission import Emission
 from decodelog.fsm.errors import CorruptRecord
+from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.load import load
 from decodelog.fsm.ports import Head
 from decodelog.fsm.snapshot import Keep, Snapshot
 from decodelog.fsm.state import State
 from decodelog.fsm.transcript import Transcript
+from decodelog.fsm.transition import CloseRequest
 from decodelog.runtime.job import Job
 from decodelog.service.audit import audit
+from decodelog.service.erase import erase
+from decodelog.service.seal import seal
 from decodelog.store.database import connected
 from decodelog.store.engine import open_store
 from decodelog.store.snapshots import STATES_KEPT
@@ -198,3 +202,15 @@ def test_a_store_that_fails_to_keep_them_costs_nothing(sqlite_url):
     assert result(opened_store, job)["finish_reason"] == "length"
     opened_store.close()
     assert rows(sqlite_url) == []
+
+
+@pytest.mark.contract("LOG-9")
+@pytest.mark.parametrize("end", [seal, erase])
+def test_a_log_that_is_sealed_or_erased_leaves_no_snapshot(store, end):
+    """A job that was cancelled by somebody else than its worker still had some."""
+    job = begun(store)
+    claim(store, job, dead=tuple(store.owners())).record(store, CloseRequest(FinishReason.CANCELLED))
+    assert store.snapshot(job) is not None
+    end(store, job)
+    assert store.snapshot(job) is None
+    assert audit(store).ok

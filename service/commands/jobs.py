@@ -68,6 +68,7 @@ def _shown(row: JobRow, result: dict[str, Any]) -> str:
         "usage": usage,
         "key": row.idempotency_key,
         "owner": row.owner,
+        "sealed": None if row.sealed_ms is None else _when(row.sealed_ms),
         "stalled": f"{row.stalled} tenures in a row ended without a token" if row.stalled else None,
     }
     lines = "".join(f"{name:<9} {value}\n" for name, value in facts.items() if value is not None)
@@ -105,7 +106,10 @@ def cancel(
 
 def _state(row: JobRow) -> str:
     """The job's state; where its tenures stall, how many in a row."""
-    return row.status.value + (f" (stalled {row.stalled})" if row.stalled and not row.status.terminal else "")
+    if not row.status.terminal:
+        return row.status.value + (f" (stalled {row.stalled})" if row.stalled else "")
+    kept = "erased" if row.erased_ms is not None else "sealed" if row.sealed_ms is not None else ""
+    return row.status.value + (f" ({kept})" if kept else "")
 
 
 def _when(milliseconds: int) -> str:

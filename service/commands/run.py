@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...fsm.errors import ContentErased
 from .. import terminal
 from ..database import now_ms, opened
 from ..draft_flags import DraftFlags, takes_draft
@@ -115,6 +116,8 @@ def finish(
     try:
         with on_signals():
             _carry(store, models, found, json, form, snapshots)
+    except ContentErased:
+        raise  # and nobody can go on with it
     except (Stopped, Exception) as end:
         newline = "\n" if sys.stdout.isatty() else ""
         what = "stopped" if isinstance(end, Stopped) else "this process cannot go on"

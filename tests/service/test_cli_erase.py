@@ -103,6 +103,8 @@ def test_whoever_wants_to_read_it_is_told_that_it_is_erased(
     refused = decodelog(command[0], job, *command[1:], "--json", db=sqlite_url)
     assert (refused.code, refused.error["code"], refused.error["job"]) == (2, "content_erased", job)
     assert "`decodelog audit" in refused.error["message"]
+    assert "Go on with" not in refused.stderr
+    assert "CLOSED (erased)" in decodelog("jobs", db=sqlite_url).stdout
     assert decodelog("cancel", job, "--json", db=sqlite_url).error["code"] == "terminal"
     refused = decodelog("seal", job, "--json", db=sqlite_url)
     assert (refused.code, refused.error["code"]) == (2, "content_erased")

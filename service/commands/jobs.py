@@ -68,7 +68,6 @@ def _shown(row: JobRow, result: dict[str, Any]) -> str:
         "usage": usage,
         "key": row.idempotency_key,
         "owner": row.owner,
-        "sealed": None if row.sealed_ms is None else _when(row.sealed_ms),
         "stalled": f"{row.stalled} tenures in a row ended without a token" if row.stalled else None,
     }
     lines = "".join(f"{name:<9} {value}\n" for name, value in facts.items() if value is not None)

@@ -31,19 +31,25 @@ class Patience:
     def __init__(self, limit_s: float = SHORT_S, told: Told | None = None, host: Host = THREADS) -> None:
         self._limit_s = limit_s
         self._told = told or (lambda problem: None)
-        self._hurried = False
+        self._ending = False
+        self._spent = False
         self._host = host
         self._lock = host.lock()
         self._said = False  # from when a wait was spoken of until it is over
 
     def hurry(self) -> None:
         """Wait no longer than a moment from now on: the worker is to end. Safe in a signal handler."""
-        self._hurried = True
+        self._ending = True
+
+    @property
+    def _hurried(self) -> bool:
+        return self._ending or self._spent
 
     def __call__(self, action: Callable[[], Result]) -> Result:
         """Run `action` until it succeeds, waiting twice as long after each Transient; past the limit it is raised.
 
-        What has run out once does so for everybody: whoever ends a worker then does not wait again at every step.
+        What has run out once has done so for everybody, until something succeeds again: whoever ends a worker then does
+        not wait again at every step.
         """
         begin, wait_s, speaks = self._host.monotonic_s(), FIRST_WAIT_S, False
         while True:
@@ -53,13 +59,14 @@ class Patience:
                 waited_s = self._host.monotonic_s() - begin
                 left_s = (min(SHORT_S, self._limit_s) if self._hurried else self._limit_s) - waited_s
                 if left_s < MOMENT_S:
-                    self._hurried = True
+                    self._spent = True
                     raise
                 if waited_s >= NOTICED_S and not speaks and (speaks := self._first()):
                     self._told(problem)
                 self._pause(min(wait_s, left_s))
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
                 continue
+            self._spent = False
             if speaks:
                 self._said = False
                 self._told(None)

@@ -108,7 +108,8 @@ class Worker:
         self._beaten = host.flag()
         self._due: dict[str, int] = {}
         self._claim_ms = pace.claim_ms
-        self._claims = 0
+        self._claims = self._claimed_ms = 0
+        self._broken = False
         self._suspects: dict[str, int] = {}
         self._commands: dict[str, str] = {}
 
@@ -129,8 +130,12 @@ class Worker:
                 # A live job of somebody else's is awaited: it is ours, should its owner die.
                 if drain and not self._patiently(lambda: self._store.waiting(jobs, self._refused)):
                     return
-                if bell.wait(self._pace.idle_ms / 1000):
-                    self._due.pop("claim", None)
+                if bell.wait(self._pace.idle_ms / 1000) and "claim" in self._due:
+                    self._due["claim"] = min(self._due["claim"], self._claimed_ms + self._pace.claim_ms)
+        except Exception as fault:
+            # Whoever dies of a job must not give it back: the next claim then counts a tenure that has stalled.
+            self._broken = not isinstance(fault, Transient)
+            raise
         finally:
             bell.close()
             self._beaten.set()
@@ -157,6 +162,7 @@ class Worker:
         limit = min(pace.lanes_max - len(held), pace.claims_max)
         if limit <= 0 or not self._every("claim", self._spread(self._claim_ms)):
             return
+        self._claimed_ms = int(self._host.monotonic_s() * 1000)
         store, lease_ms = self._store, pace.lease_ms
         # A job that is this worker's, and that it does not hold: the answer to its claim was lost.
         dead = {*self._dead(self._patiently(store.owners) - {self.name}), self.name}
@@ -165,7 +171,9 @@ class Worker:
         claims = self._patiently(lambda: store.claim(self.name, lease_ms, limit, jobs, dead, exclude, caution))
         for claim in claims:
             self._take(claim)
-        self._claim_ms = pace.claim_ms if claims else max(pace.claim_ms, min(2 * self._claim_ms, pace.claim_ms_max))
+        # A worker with jobs in hand is not woken by the bell.
+        idle = not claims and not held
+        self._claim_ms = max(pace.claim_ms, min(2 * self._claim_ms, pace.claim_ms_max)) if idle else pace.claim_ms
         if len(claims) == limit:
             del self._due["claim"]  # there are more
 
@@ -218,6 +226,8 @@ class Worker:
         problem = PoisonJob(claim.job, claim.stalled)
         commands = StartAttempt(claim.fence, self.name), FailRequest(problem.code, str(problem))
         self._patiently(lambda: job.record(self._store, *commands))
+        with suppress(Problem):
+            self._store.forget([claim.job])
         if self._sink is not None:
             with suppress(Exception):  # as in the writer, a reader's fault is its own
                 self._sink(job.name, job.transcript.hand_over(), job.state)
@@ -255,7 +265,8 @@ class Worker:
         with ExitStack() as closing:
             if self._segments is not None:
                 closing.callback(self._segments.close)
-            closing.callback(lambda: self._patiently(lambda: self._store.release(self.name)))
+            if not self._broken:
+                closing.callback(lambda: self._patiently(lambda: self._store.release(self.name)))
             for engine in self._engines.values():
                 closing.callback(self._let_go, engine)
 
@@ -267,10 +278,10 @@ class Worker:
     def _turn(self) -> bool:
         """One turn of every engine that holds jobs; False where none does."""
         busy = False
-        for engine in self._engines.values():
+        for model, engine in self._engines.items():
             if engine.jobs:
                 busy = True
-                self._heed(engine.turn(partial(self._interruptions, engine)))
+                self._heed(engine.turn(partial(self._interruptions, model, engine)))
         return busy
 
     def _heed(self, lost: Sequence[LostTenure]) -> None:
@@ -284,10 +295,10 @@ class Worker:
                     self._settle(command_id, job)
                     del self._commands[command_id]
 
-    def _interruptions(self, engine: Engine) -> Mapping[str, Sequence[FinishReason]]:
+    def _interruptions(self, model: str, engine: Engine) -> Mapping[str, Sequence[FinishReason]]:
         """Jobs of `engine` that a command or a deadline ends now."""
         ended: dict[str, list[FinishReason]] = defaultdict(list)
-        if self._every("inbox", self._pace.inbox_ms):
+        if self._every(f"inbox of {model}", self._pace.inbox_ms):
             for command in self._patiently(lambda: self._store.pending(list(engine.jobs))):
                 if command.kind == CANCEL:
                     self._commands[command.command_id] = command.job

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from ..fsm.emission import Emission
-from ..fsm.errors import LostTenure, Problem
+from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.ports import Store
 from ..fsm.state import State
 from ..runtime.worker import Pace
@@ -62,7 +63,8 @@ def _hand_over(published: Published, turns: Turns) -> None:
         try:
             item = published.get(timeout=FOLLOW_S)
         except Empty:
-            turns.catch_up()
+            with suppress(Transient):  # how long a database is waited for is the worker's to say
+                turns.catch_up()
             continue
         if item is None:
             return

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Condition
+from typing import Any
 
 import psycopg
 from sqlalchemy import text
@@ -75,8 +76,10 @@ class SqliteBell:
 class PostgresBell:
     """Rings where somebody has notified; after a lost connection it rings once, for what it may have missed."""
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, reached: Mapping[str, int]) -> None:
+        """`reached` says how long a host that has vanished is waited for, as the driver's parameters."""
         self._url = url.set(drivername="postgresql").render_as_string(hide_password=False)
+        self._reached: dict[str, Any] = {name: value for name, value in reached.items() if name not in url.query}
         self._connection: psycopg.Connection | None = None
         with suppress(psycopg.Error):
             self._listen()
@@ -84,7 +87,7 @@ class PostgresBell:
     def wait(self, seconds: float) -> bool:
         try:
             if self._connection is None:
-                self._connection = self._listen()
+                self._listen()
                 return True
             return bool(list(self._connection.notifies(timeout=seconds, stop_after=1)))
         except psycopg.Error:
@@ -98,10 +101,14 @@ class PostgresBell:
             with suppress(psycopg.Error):
                 connection.close()
 
-    def _listen(self) -> psycopg.Connection:
-        self._connection = psycopg.connect(self._url, autocommit=True)
-        self._connection.execute(f"LISTEN {CHANNEL}")
-        return self._connection
+    def _listen(self) -> None:
+        connection = psycopg.connect(self._url, autocommit=True, **self._reached)
+        try:
+            connection.execute(f"LISTEN {CHANNEL}")
+        except psycopg.Error:
+            connection.close()
+            raise
+        self._connection = connection
 
 
 def ring(connection: Connection) -> None:

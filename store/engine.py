@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..fsm.points import Reached, unheard
 from ..fsm.ports import Bell, Clock
 from .bells import PostgresBell, SqliteBell
-from .database import BUSY_TIMEOUT_MS, Database, named
+from .database import BUSY_TIMEOUT_MS, REACHED, Database, named
 from .event_log import DatabaseLog
 from .inbox import DatabaseInbox
 from .leases import DatabaseLeases
@@ -29,7 +29,7 @@ class DatabaseStore(DatabaseLog, DatabaseSnapshots, DatabaseRestore, DatabaseLea
 
     def bell(self) -> Bell:
         database = self._database
-        return SqliteBell(database.url.database or "") if database.sqlite else PostgresBell(database.url)
+        return SqliteBell(database.url.database or "") if database.sqlite else PostgresBell(database.url, REACHED)
 
     def close(self) -> None:
         self._database.close()

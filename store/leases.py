@@ -37,8 +37,9 @@ class DatabaseLeases:
         query = select(table.c.id).where(LIVE, free, *among(jobs), table.c.job.not_in(exclude)).order_by(table.c.id)
         queries = [query.limit(limit)]
         if caution is not None:
+            mine = table.c.owner == worker  # by a claim whose answer was lost, and nobody else's to take
             suspect = query.where(table.c.stalled > 0, func.coalesce(table.c.claim_after_ms, 0) <= now_ms)
-            ordinary = query.where(table.c.stalled == 0)
+            ordinary = query.where(or_(table.c.stalled == 0, mine))
             queries = [ordinary.limit(limit)]
             if caution.suspects:
                 queries.insert(0, suspect.limit(min(caution.suspects, limit)))
@@ -48,7 +49,8 @@ class DatabaseLeases:
             # Rows that another worker is claiming at this moment are skipped, not waited for.
             chosen: list[int] = []
             for each in queries:
-                chosen += connection.scalars(each.with_for_update(skip_locked=True))
+                found = connection.scalars(each.with_for_update(skip_locked=True))
+                chosen += [number for number in found if number not in chosen]
             tenure = {"fence": table.c.fence + 1, "owner": worker, "lease_until_ms": now_ms + lease_ms}
             claimed = (
                 update(table)
@@ -95,7 +97,7 @@ class DatabaseLeases:
 
 def judged(worker: str, now_ms: ColumnElement[int], delay_ms: int) -> dict[str, ColumnElement[int]]:
     """What a claim finds out about the tenure before, and what follows from it; see `stalls`."""
-    alone = and_(table.c.owner.is_not(None), table.c.owner != worker)
+    alone = and_(table.c.owner.is_not(None), table.c.owner != worker, table.c.sequence > table.c.claimed_sequence)
     stalled = case(
         (table.c.output > table.c.claimed_output, 0), (alone, table.c.stalled + 1), else_=table.c.stalled
     )  # fmt: skip
@@ -105,6 +107,7 @@ def judged(worker: str, now_ms: ColumnElement[int], delay_ms: int) -> dict[str, 
     return {
         "stalled": stalled,
         "claimed_output": table.c.output,
+        "claimed_sequence": table.c.sequence,
         "claim_after_ms": case((stalled > 0, later), else_=None),
     }
 

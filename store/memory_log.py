@@ -57,6 +57,7 @@ class _Job:
     lease_until_ms: int | None = None
     stalled: int = 0
     claimed_output: int | None = None
+    claimed_sequence: int | None = None
     claim_after_ms: int | None = None
     ended_ms: int | None = None
     retain_ms: int | None = None
@@ -107,9 +108,10 @@ class _Job:
         """Begin a tenure; see `stalls` for what it says of the one before."""
         if self.claimed_output is not None and self.output > self.claimed_output:
             self.stalled = 0
-        elif self.owner not in (None, worker):
-            self.stalled += 1
+        elif self.owner not in (None, worker) and self.head.sequence > (self.claimed_sequence or 0):
+            self.stalled += self.claimed_sequence is not None
         self.fence, self.owner, self.lease_until_ms = self.fence + 1, worker, now_ms + lease_ms
+        self.claimed_sequence = self.head.sequence
         self.claimed_output, delay = self.output, delay_ms * doubled(self.stalled)
         self.claim_after_ms = now_ms + delay + delay * spread(number, self.fence) // SPREAD if self.stalled else None
         return Claim(self.job, self.fence, self.head, self.model, self.stalled)
@@ -336,8 +338,9 @@ class MemoryStore:
             ]
             if caution is not None:
                 suspects = [each for each in free if each[1].stalled and (each[1].claim_after_ms or 0) <= now_ms]
-                ordinary = [each for each in free if not each[1].stalled]
-                free = suspects[: caution.suspects] + ordinary
+                ordinary = [each for each in free if not each[1].stalled or each[1].owner == worker]
+                taken = suspects[: caution.suspects]
+                free = taken + [each for each in ordinary if each not in taken]
             delay_ms = 0 if caution is None else caution.delay_ms
             chosen = sorted(free[:limit], key=itemgetter(0))
             return [job.claim(number, worker, now_ms, lease_ms, delay_ms) for number, job in chosen]

@@ -111,12 +111,13 @@ class DatabaseSnapshots:
         self._database = database
 
     def keep(self, batch: Sequence[Keep]) -> None:
+        kept = {keep.snapshot.state.spec.job: keep for keep in batch}
+        found = select(jobs.c.id, jobs.c.job, jobs.c.fence).where(jobs.c.job.in_(kept)).order_by(jobs.c.id)
         with self._database.transaction("snapshot") as connection:
-            for fence, after, snapshot in batch:
-                query = select(jobs.c.id).where(jobs.c.job == snapshot.state.spec.job, jobs.c.fence == fence)
-                job_id = connection.scalar(query.with_for_update())
-                if job_id is not None:  # else whoever was replaced is late
-                    self._add(connection, job_id, after, snapshot)
+            for row in connection.execute(found.with_for_update()).all():
+                fence, after, snapshot = kept[row.job]
+                if row.fence == fence:  # else whoever was replaced is late
+                    self._add(connection, row.id, after, snapshot)
 
     def _add(self, connection: Connection, job_id: int, after: int, snapshot: Snapshot) -> None:
         mine = table.c.job_id == job_id

@@ -11,15 +11,19 @@ import pytest
 from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result, transcript, turn
 from databases import wall_clock_ms
 
+from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable, LostTenure, UnknownModel
 from decodelog.fsm.events import CallCompleted
 from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.ports import Command
 from decodelog.runtime import patience
+from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job
 from decodelog.runtime.worker import Pace, Worker, one_at_a_time
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
+from decodelog.service.submit import submit
 
 FAST = Pace(lease_ms=2_000, claim_ms=1, inbox_ms=0, idle_ms=5)
 ENDLESS = {"seed": 3, "period": 64}
@@ -461,3 +465,100 @@ def test_every_engine_is_closed_and_every_lease_released_where_one_close_fails(s
         made._release()
     assert not made._engines[jobs[1 - bad]].jobs
     assert store.owners() == frozenset()
+
+
+@pytest.mark.contract("LOG-8", "CALL-9")
+def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store):
+    """Each turn of both takes longer than the time between two looks into the inbox."""
+    models = {name: model(**ENDLESS) for name in ("one", "two")}
+    jobs = [
+        submit(store, of, name, draft_from({"prompt": "a", "max_new_tokens": 60, "ignore_eos": True}), 0).job
+        for name, of in models.items()
+    ]
+    for of in models.values():
+        session, select = of.session(1), of.session(1).select
+        session.select = lambda ticket, select=select: (time.sleep(0.005), select(ticket))[1]
+    made = Worker("worker-1", store, models.__getitem__, admit_job, wall_clock_ms, pace=replace(FAST, inbox_ms=8))
+    with running(made, drain=True) as thread:
+        wait_for(lambda: all(store.row(job).output > 2 for job in jobs))
+        for job in jobs:
+            store.post(Command(job[:16] * 2, job, "cancel"))
+        thread.join(60)
+    assert [store.row(job).finish for job in jobs] == ["cancelled"] * 2
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_job_whose_turn_raises_is_given_up_in_the_end_and_its_mates_are_not(store, monkeypatch):
+    """What a worker dies of need not be a signal; what it does not give back counts as a tenure that has stalled."""
+    of = model("Hello")
+    bad, good = admit(store, of, seed=66, temperature=1.0), admit(store, of)
+    commands = Engine._commands
+
+    def broken(self, called, selection):
+        if called.job.name == bad:
+            raise IndexError("a fault of this program")
+        return commands(self, called, selection)
+
+    monkeypatch.setattr(Engine, "_commands", broken)
+    names = iter(f"worker-{number}" for number in range(99))
+    dead = set()
+    for _ in range(3 * TENURES_STALLED_MAX):
+        name = next(names)
+        pace = replace(FAST, stalled_ms=1, lease_ms=60_000)
+        try:
+            worker(store, of, name, pace=pace, dead=lambda owners: owners & dead).run(drain=True)
+        except IndexError:
+            dead.add(name)
+        else:
+            break
+    rows = {job: store.row(job) for job in (bad, good)}
+    assert (rows[bad].finish, rows[good].finish) == ("poison_job", "eos")
+    assert_audited(store)
+
+
+class Still:
+    """A host whose time passes by sleeping only."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic_s(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+    def lock(self):
+        return threading.Lock()
+
+
+@pytest.mark.contract("LOG-2")
+def test_a_wait_that_ran_out_makes_the_next_ones_short_until_something_succeeds():
+    host, back_at = Still(), [0.0]
+
+    def answer():
+        if host.now < back_at[0]:
+            raise DatabaseUnavailable("test", "it is away")
+        return "answered"
+
+    patient = patience.Patience(60.0, host=host)
+
+    def waited(away_s):
+        begin = host.now
+        back_at[0] = begin + away_s
+        try:
+            patient(answer)
+        except DatabaseUnavailable:
+            return round(host.now - begin, 3), "gone"
+        return round(host.now - begin, 3), "answered"
+
+    assert waited(90.0) == (60.0, "gone")
+    assert waited(90.0) == (patience.SHORT_S, "gone")
+    host.now = back_at[0]
+    assert waited(0.0) == (0.0, "answered")
+    seconds, outcome = waited(30.0)
+    assert (outcome, 30.0 <= seconds <= 31.0) == ("answered", True)
+    patient.hurry()
+    assert waited(0.0) == (0.0, "answered")
+    assert waited(30.0) == (patience.SHORT_S, "gone")

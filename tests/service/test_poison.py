@@ -40,12 +40,15 @@ def test_a_job_that_kills_each_worker_is_given_up_and_the_others_finish(database
 
 @pytest.mark.contract("LOG-7")
 def test_a_job_under_suspicion_is_shown_as_such(database_url: str, short_model: Path) -> None:
+    from decodelog.fsm.transition import StartAttempt
+    from decodelog.runtime.job import Job
     from decodelog.service.database import opened
 
     job = decodelog(*SUBMIT, short_model, db=database_url).stdout.strip()
     with opened(database_url) as store:
         for number in range(3):
-            store.claim(f"worker-{number}", 60_000, 1, dead=[f"worker-{number - 1}"])
+            (claim,) = store.claim(f"worker-{number}", 60_000, 1, dead=[f"worker-{number - 1}"])
+            Job.load(store, claim).record(store, StartAttempt(claim.fence, f"worker-{number}"))
     assert decodelog("jobs", "--json", db=database_url).json[0]["stalled"] == 2
     assert "stalled   2 tenures in a row ended without a token" in decodelog("show", job, db=database_url).stdout
     (line,) = [line for line in decodelog("jobs", db=database_url).stdout.splitlines() if job in line]

@@ -7,10 +7,12 @@ import time
 from dataclasses import replace
 
 import pytest
-from steps import admit, write
+from steps import admit, digest, write
 
+from decodelog.fsm.events import AttemptStarted
 from decodelog.fsm.limits import TENURES_STALLED_MAX
-from decodelog.fsm.ports import Caution, Outcome
+from decodelog.fsm.ports import Append, Caution, Outcome
+from decodelog.fsm.states import Status
 from decodelog.store.engine import open_store
 from decodelog.store.memory_log import MemoryStore
 
@@ -213,6 +215,17 @@ def test_heartbeats_and_appends_of_one_worker_do_not_get_in_each_other_s_way(sto
 NOT_NOW, AT_ONCE = Caution(1, HOUR_MS), Caution(1, 0)
 
 
+def tenures(store, *arguments, **options):
+    """Claims, each with its tenure recorded, as a worker does before anything else."""
+    claims = store.claim(*arguments, **options)
+    for job, fence, head, *_ in claims:
+        output = store.row(job).output
+        event = AttemptStarted(fence, f"fence {fence}", ())
+        status = Status.PENDING if output else Status.ADMITTED
+        store.append([Append(job, head, fence, digest("tenure", job, fence), (event,), status, output)])
+    return claims
+
+
 def stalls(claims):
     return [(claim.job, claim.stalled) for claim in claims]
 
@@ -220,16 +233,16 @@ def stalls(claims):
 @pytest.mark.contract("LOG-7")
 def test_a_claim_counts_the_tenures_that_were_not_released_and_brought_no_token(store):
     writer = admit(store)
-    assert stalls(store.claim("worker-0", HOUR_MS, 1)) == [("job-1", 0)]
+    assert stalls(tenures(store, "worker-0", HOUR_MS, 1)) == [("job-1", 0)]
     for count in (1, 2):
         dead = f"worker-{count - 1}"
-        assert stalls(store.claim(f"worker-{count}", HOUR_MS, 1, dead=[dead], caution=AT_ONCE)) == [("job-1", count)]
+        assert stalls(tenures(store, f"worker-{count}", HOUR_MS, 1, dead=[dead], caution=AT_ONCE)) == [("job-1", count)]
     assert store.row("job-1").stalled == 2
     store.release("worker-2")
-    assert stalls(store.claim("worker-3", HOUR_MS, 1, caution=AT_ONCE)) == [("job-1", 2)]
-    assert stalls(store.claim("worker-3", HOUR_MS, 1, dead=["worker-3"], caution=AT_ONCE)) == [("job-1", 2)]
-    write(store, replace(writer, fence=5), 1)
-    assert stalls(store.claim("worker-4", HOUR_MS, 1, dead=["worker-3"], caution=AT_ONCE)) == [("job-1", 0)]
+    assert stalls(tenures(store, "worker-3", HOUR_MS, 1, caution=AT_ONCE)) == [("job-1", 2)]
+    assert stalls(tenures(store, "worker-3", HOUR_MS, 1, dead=["worker-3"], caution=AT_ONCE)) == [("job-1", 2)]
+    write(store, replace(writer, head=store.row("job-1").head, fence=5), 1)
+    assert stalls(tenures(store, "worker-4", HOUR_MS, 1, dead=["worker-3"], caution=AT_ONCE)) == [("job-1", 0)]
     assert store.row("job-1").stalled == 0
 
 
@@ -237,27 +250,27 @@ def test_a_claim_counts_the_tenures_that_were_not_released_and_brought_no_token(
 def test_jobs_that_stall_come_one_at_a_time_and_others_before_them(store):
     for number in range(4):
         admit(store, f"job-{number}")
-    store.claim("worker-0", HOUR_MS, 2)
-    store.claim("worker-1", HOUR_MS, 2, jobs=["job-0", "job-1"], dead=["worker-0"], caution=AT_ONCE)
+    tenures(store, "worker-0", HOUR_MS, 2)
+    tenures(store, "worker-1", HOUR_MS, 2, jobs=["job-0", "job-1"], dead=["worker-0"], caution=AT_ONCE)
     store.release("worker-1")
-    assert stalls(store.claim("worker-2", HOUR_MS, 9, caution=AT_ONCE._replace(suspects=0))) == [
+    assert stalls(tenures(store, "worker-2", HOUR_MS, 9, caution=AT_ONCE._replace(suspects=0))) == [
         ("job-2", 0), ("job-3", 0),
     ]  # fmt: skip
-    assert stalls(store.claim("worker-2", HOUR_MS, 9, caution=AT_ONCE)) == [("job-0", 1)]
-    assert stalls(store.claim("worker-3", HOUR_MS, 9)) == [("job-1", 1)]
+    assert stalls(tenures(store, "worker-2", HOUR_MS, 9, caution=AT_ONCE)) == [("job-0", 1)]
+    assert stalls(tenures(store, "worker-3", HOUR_MS, 9)) == [("job-1", 1)]
 
 
 @pytest.mark.contract("LOG-7")
 def test_a_job_that_stalls_is_left_alone_for_a_while_but_by_who_has_no_caution(store):
     admit(store)
-    store.claim("worker-0", HOUR_MS, 1)
-    store.claim("worker-1", HOUR_MS, 1, dead=["worker-0"], caution=NOT_NOW)
-    assert store.claim("worker-2", HOUR_MS, 1, dead=["worker-1"], caution=NOT_NOW) == []
-    assert stalls(store.claim("canceller", HOUR_MS, 1, dead=["worker-1"])) == [("job-1", 2)]
-    assert stalls(store.claim("worker-2", HOUR_MS, 1, dead=["canceller"], caution=NOT_NOW)) == [("job-1", 3)]
-    assert store.claim("worker-3", HOUR_MS, 1, dead=["worker-2"], caution=NOT_NOW) == []
+    tenures(store, "worker-0", HOUR_MS, 1)
+    tenures(store, "worker-1", HOUR_MS, 1, dead=["worker-0"], caution=NOT_NOW)
+    assert tenures(store, "worker-2", HOUR_MS, 1, dead=["worker-1"], caution=NOT_NOW) == []
+    assert stalls(tenures(store, "canceller", HOUR_MS, 1, dead=["worker-1"])) == [("job-1", 2)]
+    assert stalls(tenures(store, "worker-2", HOUR_MS, 1, dead=["canceller"], caution=NOT_NOW)) == [("job-1", 3)]
+    assert tenures(store, "worker-3", HOUR_MS, 1, dead=["worker-2"], caution=NOT_NOW) == []
     store.release("worker-2")
-    assert stalls(store.claim("worker-3", HOUR_MS, 1, caution=NOT_NOW)) == [("job-1", 3)]
+    assert stalls(tenures(store, "worker-3", HOUR_MS, 1, caution=NOT_NOW)) == [("job-1", 3)]
 
 
 @pytest.mark.contract("LOG-7")
@@ -266,13 +279,33 @@ def test_the_delay_doubles_and_jobs_that_stall_together_come_back_apart():
     store = MemoryStore(lambda: now[0])
     for job, waited in waits.items():
         admit(store, job)
-        store.claim("dead", HOUR_MS, 1, [job])
+        tenures(store, "dead", HOUR_MS, 1, [job])
         for _ in range(TENURES_STALLED_MAX + 1):
             begin = now[0]
-            while not store.claim("worker", HOUR_MS, 1, [job], dead=["dead"], caution=Caution(1, 100)):
+            while not tenures(store, "worker", HOUR_MS, 1, [job], dead=["dead"], caution=Caution(1, 100)):
                 now[0] += 5
             store._jobs[job].owner = "dead"
             waited.append(now[0] - begin)
     for one, other, times in zip(*waits.values(), (0, 1, 2, 4, 8, 16), strict=True):
         assert all(100 * times <= wait <= 200 * times + 5 for wait in (one, other)), waits
     assert waits["job-0"] != waits["job-1"]
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_process_that_dies_before_its_tenure_is_recorded_has_not_died_of_the_job(store):
+    """As one that cannot load its model, on a machine where another one could."""
+    admit(store)
+    for number in range(TENURES_STALLED_MAX + 2):
+        claims = store.claim(f"worker-{number}", HOUR_MS, 1, dead=[f"worker-{number - 1}"], caution=NOT_NOW)
+        assert stalls(claims) == [("job-1", 0)]
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_claim_whose_answer_was_lost_is_made_again_whatever_is_suspected_of_the_job(store):
+    for number in range(2):
+        admit(store, f"job-{number}")
+    tenures(store, "worker-0", HOUR_MS, 2)
+    held = [("job-0", 1), ("job-1", 1)]
+    assert stalls(tenures(store, "worker-1", HOUR_MS, 9, dead=["worker-0"], caution=NOT_NOW)) == held
+    for caution in (NOT_NOW, NOT_NOW._replace(suspects=0), AT_ONCE):
+        assert stalls(store.claim("worker-1", HOUR_MS, 9, dead=["worker-1"], caution=caution)) == held

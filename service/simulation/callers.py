@@ -25,10 +25,11 @@ NAMES = "abc"
 
 @dataclass(eq=False, slots=True)
 class Asked:
-    """A submission, under a key or under one name; `job` is what runs it, once that is known."""
+    """A submission for `model`, under a key or under one name; `job` is what runs it, once that is known."""
 
     shape: Shape
     key: str | None
+    model: str = MODEL
     job: str | None = None
     told: set[str] = field(default_factory=set)
 
@@ -87,7 +88,7 @@ def submit(caller: Caller) -> None:
     name = NAMES[min(len(asked.told), len(NAMES) - 1)] if asked.key else NAMES[0]
     job = f"{asked.shape.name}-{name}"
     asked.told.add(job)
-    submitted = admit_job(connection, MODEL, job, asked.shape.envelope, asked.key)
+    submitted = admit_job(connection, asked.model, job, asked.shape.envelope, asked.key)
     if asked.job not in (None, submitted.job):
         world.found.append(f"{asked.key}: one submission is two jobs, {asked.job} and {submitted.job}")
     asked.job = submitted.job

@@ -23,7 +23,7 @@ from ...runtime.models.scripted import ScriptedModel
 from ...store.memory_log import MemoryStore
 from ..submit import admit_job
 
-MODEL = "scripted"
+MODEL, OTHER_MODEL = "scripted", "another name of it"
 TEXT = 'Hi {"a":[1]} bye'
 DEADLINE_MS = 120
 ENDLESS_TOKENS = 60

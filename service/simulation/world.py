@@ -18,7 +18,7 @@ from ..compose import admit_job as admissible
 from .callers import RESTART_MS, START_MS, Asked, Errand, end, follow, submit
 from .device import Device, Harm
 from .faults import Faults
-from .jobs import SHAPES, model
+from .jobs import MODEL, OTHER_MODEL, SHAPES, model
 from .scheduler import Process, Scheduler, Stuck, VirtualHost
 from .store import Connection, Outage
 
@@ -67,7 +67,7 @@ class World:
         self.told: dict[str, list[str]] = {}
         self.latest_ms = 0
         self.asked = [
-            Asked(shape, f"key {shape.name}" if draws.random() < 0.7 else None)
+            Asked(shape, f"key {shape.name}" if draws.random() < 0.7 else None, draws.choice((MODEL, OTHER_MODEL)))
             for shape in draws.sample(SHAPES, draws.randint(1, 4))
         ]
         if draws.random() < DEADLY:
@@ -187,8 +187,8 @@ class World:
             self.scheduler.wait(self.outside, lambda: self._closing, self.draws.randrange(RESTART_MS))
 
     def _work(self, process: Process) -> None:
-        device = Device(model(), self.scheduler, process, self.faults, self.harm)
-        worker = self._worker(process, device)
+        devices: dict[str, Device] = {}
+        worker = self._worker(process, devices)
         self._workers[process.name] = process, worker
         self.alive.add(process.name)
         task = self.scheduler.start(process, "main", worker.run)
@@ -196,7 +196,8 @@ class World:
         killed, process.dead = process.dead, True
         self.alive.discard(process.name)
         del self._workers[process.name]
-        device.lose()
+        for device in devices.values():
+            device.lose()
         if killed:
             return
         if process.failure is None:
@@ -205,14 +206,18 @@ class World:
         elif not isinstance(process.failure, Transient):
             self.found.append(f"{process.name} ended with {process.failure!r}")
 
-    def _worker(self, process: Process, device: Device) -> Worker:
+    def _worker(self, process: Process, devices: dict[str, Device]) -> Worker:
+        def load(name: str) -> Device:
+            self.scheduler.point(process, "model.load")
+            return devices.setdefault(name, Device(model(), self.scheduler, process, self.faults, self.harm))
+
         def read(job: str, emissions: Sequence[Emission], state: State) -> None:
             self._read(process, job, emissions)
 
         return Worker(
             process.name,
             self.connection(process),
-            lambda name: device,
+            load,
             admissible,
             lambda: self._wall_ms(process),
             read,

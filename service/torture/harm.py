@@ -22,8 +22,9 @@ from ...fsm.points import Reached
 from ..database import SQLITE_PREFIX
 from .campaign import Campaign
 from .child import Mark, Running
-from .databases import Ground, OwnServer, PostgresGround, SqliteGround, own_database
-from .siege import BUSY_MS, PATIENCE_MS, Siege
+from .databases import Ground, OwnServer, PostgresGround, SqliteGround
+from .siege import BUSY_MS, LATE_S, PATIENCE_MS, Siege
+from .signals import held_back
 
 DISK_BYTES = {"sqlite": 16 << 20, "postgres": 160 << 20}
 BLOCK_BYTES = 4096
@@ -99,12 +100,15 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 def ground_on_small_disk(campaign: Campaign) -> Iterator[Ground]:
     """A database of the campaign's kind on a disk that is about to be full; a server has its own."""
     with ExitStack() as stack:
-        disk = stack.enter_context(small_disk(campaign.folder, DISK_BYTES[campaign.ground.name]))
-        if campaign.ground.name == SqliteGround.name:
-            yield stack.enter_context(closing(SqliteGround(disk)))
-            return
-        server = stack.enter_context(closing(OwnServer(disk)))
-        yield stack.enter_context(closing(PostgresGround(stack.enter_context(own_database(server.url)), server)))
+        ground: Ground
+        with held_back():
+            disk = stack.enter_context(small_disk(campaign.folder, DISK_BYTES[campaign.ground.name]))
+            if campaign.ground.name == SqliteGround.name:
+                ground = stack.enter_context(closing(SqliteGround(disk)))
+            else:
+                server = stack.enter_context(closing(OwnServer(disk)))
+                ground = stack.enter_context(closing(PostgresGround(server.url, server)))
+        yield ground
 
 
 def disk_full(siege: Siege) -> Iterator[float]:
@@ -156,15 +160,18 @@ def locked(siege: Siege) -> Iterator[float]:
         holder = holding(siege, lock(siege.campaign, "BEGIN IMMEDIATE"), "holder-")
         yield held_s
         siege.look()
-        holder.kill()  # and what it held is free
-        holder.wait()
+        holder.end()  # and what it held is free
 
 
 def read_long(siege: Siege) -> Iterator[float]:
-    """Another process reads on and on while the log grows; what it reads stays, and what it keeps is given back."""
+    """Another process reads on and on while the log grows; what it reads stays, and what it keeps is given back.
+
+    It reads for LATE_S seconds at most, should the workers not end.
+    """
     reader = holding(siege, lock(siege.campaign, "BEGIN"), "reader-")
     ground = siege.campaign.ground
-    while not siege.over:
+    late = time.monotonic() + LATE_S
+    while not siege.over and time.monotonic() < late:
         yield 0.05
         siege.look()
         if isinstance(ground, SqliteGround) and not checkpoint(ground):

@@ -22,6 +22,7 @@ from ..database import now_ms
 from .campaign import Campaign, Kill, Rehearsal, Result
 from .child import Body, Ended, Mark, Place, Running, start
 from .scenes import HELD, SAMPLED, Scene, World
+from .signals import held_back
 from .verdict import Scan, after_end, after_kill
 
 WORKERS = 2
@@ -77,6 +78,7 @@ class Siege:
         self._begun = 0
         self._told: dict[str, int] = {}
         self._workers: list[Running] = []
+        self._others: list[Running] = []
         self._states: set[str] = set()
         self._last: Ended | None = None
 
@@ -96,8 +98,8 @@ class Siege:
         """
         campaign = self.campaign
         campaign.lay(LOAD)
-        self._workers = [self._begin() for _ in range(WORKERS)]
         try:
+            self._start()
             for pause_s in disturb(self):
                 self._pass(time.monotonic() + pause_s)
             late = time.monotonic() + LATE_S
@@ -135,18 +137,26 @@ class Siege:
     def restart(self) -> None:
         """Kill the workers, and start others."""
         self._kill()
-        self._workers = [self._begin() for _ in range(WORKERS)]
+        self._start()
 
     def beside(self, body: Body, name: str) -> Running:
-        """Start another process, which is no worker."""
-        return start(body, self.campaign.folder, name=name)
+        """Start another process, which is no worker; it ends with the siege, where it has not before."""
+        with held_back():
+            self._others.append(start(body, self.campaign.folder, name=name))
+        return self._others[-1]
+
+    def _start(self) -> None:
+        for _ in range(WORKERS):
+            with held_back():
+                self._workers.append(self._begin())
 
     def _pass(self, until: float) -> None:
         """Let time pass, and start again whoever has ended for want of a database."""
         while True:
             for index, worker in enumerate(self._workers):
                 if worker.ended():
-                    self._workers[index : index + 1] = self._again(worker)
+                    with held_back():
+                        self._workers[index : index + 1] = self._again(worker)
                     break
             left_s = until - time.monotonic()
             if left_s <= 0:
@@ -154,11 +164,13 @@ class Siege:
             time.sleep(min(left_s, POLL_S))
 
     def _kill(self) -> None:
-        for worker in self._workers:
-            worker.kill()
-            worker.wait()
-            self._hear(worker)
-        self._workers = []
+        with held_back():
+            for worker in self._workers:
+                worker.end()
+                self._hear(worker)
+            for other in self._others:
+                other.end()
+            self._workers, self._others = [], []
 
     def _again(self, worker: Running) -> list[Running]:
         self._last = ended = worker.wait()

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...fsm.errors import ContentErased, Problem, UnknownJob
-from ...fsm.events import AttemptStarted, Event, LanesRebuilt, RequestAdmitted
+from ...fsm.events import AttemptStarted, Event, RequestAdmitted
 from ...fsm.load import load
 from ...fsm.ports import JobRow, Record
 from ...fsm.states import Status
 from ...fsm.transcript import Transcript
 from ..audit import audit
 from ..demo import repeated
+from ..facts import TENURE, answer
 from .child import Ended
 from .scenes import Scene, cancel_id
 
-TENURE = (AttemptStarted, LanesRebuilt)  # events that say who works on a job, and nothing of what it is
 ABSENT = "absent"
 
 
@@ -54,13 +54,8 @@ class Log(NamedTuple):
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The result without what counts attempts."""
-        usage = {
-            key: count
-            for key, count in self.result.get("usage", {}).items()
-            if key not in ("attempts", "recomputed_tokens")
-        }
-        return {**self.result, "usage": usage}
+        """The result without what counts tenures."""
+        return answer(self.result)
 
     @property
     def as_stored(self) -> tuple[Sequence[Record], Mapping[str, Any]]:

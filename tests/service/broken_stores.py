@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -16,12 +18,13 @@ import torch
 
 from decodelog.fsm.errors import DatabaseLocked
 from decodelog.fsm.ports import Outcome
-from decodelog.service.torture import campaign, child
+from decodelog.service.torture import campaign, child, harm, siege
 from decodelog.service.torture.adversities import rehearse_load
 from decodelog.service.torture.child import Place
 from decodelog.service.torture.databases import SqliteGround
 from decodelog.service.torture.scenes import SCENES
 from decodelog.service.torture.siege import Siege
+from decodelog.service.torture.signals import held_back
 from decodelog.store.offer import offer
 
 
@@ -96,6 +99,70 @@ def harmless(folder, ground):
     return besieged(folder, ground, disturb, (DatabaseLocked,))
 
 
+def unseen(folder, ground):
+    """A siege that cannot look at its logs while somebody holds the write lock. What is said is what has stayed."""
+
+    def disturb(siege):
+        look, looks = siege.look, iter(range(2))
+        siege.look = lambda: look() if next(looks) == 0 else held()
+        yield from harm.locked(siege)
+
+    yield from besieged(folder, ground, disturb, ())
+    yield from left(ground)
+
+
+def held():
+    raise DatabaseLocked("it", "held")
+
+
+def endless(folder, ground):
+    """A siege whose workers do not end, while somebody reads as long as one may."""
+    siege.LATE_S = harm.LATE_S = 0.5
+
+    def disturb(siege):
+        siege.hampered = lambda: time.sleep(60)
+        siege.restart()
+        yield from harm.read_long(siege)
+
+    yield from besieged(folder, ground, disturb, ())
+    yield from left(ground)
+
+
+def left(ground):
+    """What a siege has left behind: a process, a lock."""
+    try:
+        os.waitpid(-1, os.WNOHANG)
+        yield "a process is left"
+    except ChildProcessError:
+        pass
+    with closing(sqlite3.connect(ground.url.removeprefix("sqlite:///"), timeout=0.0)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            yield f"a lock is left: {error}"
+
+
+def asked(folder, ground):
+    """A process that is asked to end where it holds that back, twice over, and in a copy of it."""
+    reached = []
+    try:
+        with held_back():
+            with held_back():
+                signal.raise_signal(signal.SIGINT)
+                reached.append("inner end")
+            reached.append("outer end")
+        reached.append("beyond")
+    except KeyboardInterrupt:
+        reached.append("ended")
+    yield from reached
+    with held_back():
+        copy = child.start(lambda at, mark: (mark("up", 1), time.sleep(60)), folder)
+    while "up" not in copy.told:
+        time.sleep(0.01)
+    os.kill(copy.pid, signal.SIGTERM)
+    yield f"the copy ended by {copy.wait().signal}"
+
+
 def besieged(folder, ground, disturb, expected):
     made = campaign.Campaign(folder, ground)
     return Siege(made, rehearse_load(made), 1).run("test", disturb, expected).faults
@@ -120,7 +187,7 @@ def started(folder, body):
     return child.start(body, folder)
 
 
-OTHERS = {each.__name__: each for each in (tampered, harmless, hung, stopped)}
+OTHERS = {each.__name__: each for each in (tampered, harmless, unseen, endless, asked, hung, stopped)}
 
 
 def opened(name, url, at):

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import decodelog, ended, process
+from commandline import PATIENCE_S, POLL_S, decodelog, ended, environment, process
 
 from decodelog.fsm.points import MOMENTS, ONE_STATEMENT, OPERATIONS, POINTS
+from decodelog.service.commands.torture import report
 from decodelog.service.torture.adversities import ADVERSITIES
-from decodelog.service.torture.campaign import BEATS, INSTANTS, Rehearsal, plan, points_of
+from decodelog.service.torture.campaign import BEATS, INSTANTS, Kill, Rehearsal, Result, Verdict, plan, points_of
 from decodelog.service.torture.child import ANYWHERE, Place
 from decodelog.service.torture.scenes import SCENES
 from decodelog.service.torture.verdict import Scan
@@ -42,7 +47,7 @@ def test_a_process_killed_at_any_point_leaves_the_old_state_or_the_new_and_the_j
     assert states == {"absent", "ADMITTED", "PREFILLED", "DECIDED", "PENDING", "CLOSED"}
 
 
-OTHERS = ("tampered", "harmless", "hung", "stopped")
+OTHERS = ("tampered", "harmless", "unseen", "endless", "asked", "hung", "stopped")
 
 
 @cache
@@ -74,6 +79,69 @@ def test_a_process_that_hangs_is_ended_and_says_where_and_one_that_somebody_stop
     found = script(*OTHERS)
     assert found["hung"][0].startswith("not over after 2 s; its threads stood at File ")
     assert found["stopped"] == []
+
+
+@pytest.mark.contract("LOG-10")
+def test_a_siege_that_breaks_off_or_does_not_end_leaves_neither_processes_nor_locks() -> None:
+    found = script(*OTHERS)
+    assert [fault for fault in found["unseen"] if fault.startswith("the logs could not be looked at")]
+    assert "a worker is still at it 0.5 s after the harm was undone" in found["endless"]
+    assert [fault for fault in found["unseen"] + found["endless"] if " is left" in fault] == []
+
+
+def test_who_is_asked_to_end_does_so_when_what_it_has_begun_is_known_and_a_copy_at_once() -> None:
+    ended_by = f"the copy ended by {signal.SIGTERM.value}"
+    assert script(*OTHERS)["asked"] == ["inner end", "outer end", "ended", ended_by]
+
+
+def processes_of(folder: Path) -> Iterator[str]:
+    """The commands of processes that work for a command with this folder for its files."""
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (each / "cmdline").read_bytes()
+            told = words + (each / "environ").read_bytes()
+        except (OSError, ProcessLookupError):
+            continue
+        if str(folder).encode() in told:
+            yield words.decode("utf-8", "replace")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder for temporary files that a server's own user may pass, with a name short enough for its socket."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize(
+    ("kill", "database", "begun"),
+    [
+        ("load:database.locked:1", "sqlite", "holder-marks"),
+        ("load:disk.full:1", "sqlite", "disk/ballast"),
+        ("load:server.away:1", "postgres", "2-marks"),
+        ("load:server.away:1", "postgres", "postgres"),
+    ],
+)
+def test_a_command_that_is_asked_to_end_leaves_nothing_behind(
+    kill: str, database: str, begun: str, folder: Path
+) -> None:
+    here = environment(TMPDIR=str(folder))
+    with process("torture", "--only", kill, "--db", database, env=here) as running:
+        until = time.monotonic() + PATIENCE_S
+        while not [*folder.glob(f"decodelog-torture-*/{begun}")] and running.poll() is None:
+            assert time.monotonic() < until, "it did not come to that"
+            time.sleep(POLL_S)
+        busy = [*processes_of(folder)]
+        running.send_signal(signal.SIGTERM)
+        done = ended(running)
+    if "may not mount" in done.stderr:
+        pytest.skip("this user may not mount a disk to fill")
+    assert done.code == 128 + signal.SIGTERM, done.stdout + done.stderr
+    assert busy
+    assert [*processes_of(folder)] == []
+    assert str(folder) not in Path("/proc/mounts").read_text()
+    assert [*folder.glob("decodelog-torture-*")] == []
 
 
 @pytest.mark.contract("LOG-10")
@@ -124,9 +192,52 @@ def test_points_and_scenes_are_listed_with_what_they_are() -> None:
         ("--only", "decided:call.before:0"),
         ("--only", "decided:database.read:1"),
         ("--only", "load:call.before:1"),
+        ("--only", "submitted:anywhere:1:junk"),
+        ("--only", "submitted:anywhere:1:"),
+        ("--only", "submitted:anywhere:1000000"),
         ("--db", "mysql://localhost/x"),
+        ("--db", "sqlite", "--only", "load:server.away:1"),
+        ("--db", "postgres", "--only", "load:file.limit:1"),
+        ("--db", "postgresql://127.0.0.1:1/x", "--only", "load:server.away:1"),
+        ("--db", "postgresql://127.0.0.1:1/x", "--only", "load:disk.full:1"),
+        ("--db", "postgres", "--only", f"decided:{min(ONE_STATEMENT)}:1"),
+        ("--db", "sqlite", "--only", "decided:append.commit:3", "--only", "load:server.away:1"),
+        ("--simulate", "0"),
+        ("--seed", "0"),
+        ("--seed", "7", "--only", "decided:append.commit:3"),
     ],
 )
-def test_wrong_use_is_refused(arguments: tuple[str, str]) -> None:
+def test_wrong_use_is_refused(arguments: tuple[str, ...]) -> None:
     refused = decodelog("torture", *arguments, "--json")
     assert (refused.code, refused.error["code"]) == (2, "wrong_use")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        (("--simulate", "1", "--only", "decided:append.commit:3"), "--simulate and --only"),
+        (("--simulate", "1", "--db", "sqlite", "--quick"), "--simulate and --db and --quick"),
+        (("--list", "--simulate", "1"), "--list and --simulate"),
+        (("--list", "--seed", "0"), "--list and --seed"),
+        (("--list", "--only", "decided", "--db", "sqlite", "--quick"), "--list and --only and --db and --quick"),
+        (("--quick", "--only", "decided:append.commit:3"), "--only and --quick"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(arguments: tuple[str, ...], flags: str) -> None:
+    refused = decodelog("torture", *arguments, "--json")
+    assert (refused.code, refused.error["code"], refused.error["flags"]) == (2, "conflicting_flags", flags)
+
+
+@pytest.mark.parametrize("url", ["postgresqlfoo", "postgresqlfoo://localhost/x", "postgresql://localhost:port/x"])
+def test_what_only_begins_as_the_name_of_a_server_is_no_database_and_is_refused_before_any_kill(url: str) -> None:
+    refused = decodelog("torture", "--db", "sqlite", "--db", url, "--json")
+    assert (refused.code, refused.error["code"]) == (2, "unsupported_database")
+
+
+def test_what_went_wrong_can_be_done_again_as_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    url = "postgresql://localhost/a b"
+    wrong = Result(Kill("postgres", "decided", Place("append.commit", 3)), "DECIDED", ["it is lost"])
+    assert report({url: Verdict([wrong], [])}, {}, 1.0, json=False) == 1
+    assert "  again: decodelog torture --only decided:append.commit:3 --db 'postgresql://localhost/a b'\n" in (
+        capsys.readouterr().out
+    )

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgpack import packb, unpackb
 
-from ..fsm.errors import BrokenSnapshot, NotAnExport, UnwritableOutput
+from ..fsm.errors import BrokenSnapshot, ContentLeftOut, NotAnExport, UnwritableOutput
 from ..fsm.load import load
-from ..fsm.ports import JobRow
 from ..fsm.snapshot import facts_of
 from ..fsm.spec import Spec
 from ..fsm.transcript import Transcript
@@ -27,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class Back(NamedTuple):
-    """What became of one job of a restored file: see `Restored`; `rows` that now lie in the folder of caches."""
+    """What became of one job of a restored file: see `Restored`.
+
+    state, sequence   where the database has it from then on, which a file of an earlier state does not change
+    rows              tokens whose rows were put into the folder of caches: of a job that is live only
+    """
 
     job: str
     outcome: str
@@ -41,8 +44,10 @@ def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[
     """Bring the jobs of a snapshot, or of an export, into a database; their caches' rows into the folder `kept`.
 
     All of it is proven before anything changes: the file, the logs in it by an audit, where the job stands field by
-    field, and that the rows are of just its tokens. Restoring again changes nothing.
-    Errors: NotAnExport, BrokenSnapshot, RestoreConflict, JobBusy, UnwritableOutput, and those of the store.
+    field, and that the rows are of just its tokens. Restoring again changes nothing. Of a job whose content is erased
+    the chain is proven, and how it ended and its counts are the file's word: what would prove them is gone.
+    Errors: NotAnExport, BrokenSnapshot, ContentLeftOut, RestoreConflict, JobBusy, UnwritableOutput, and those of the
+    store.
     """
     try:
         with path.open("rb") as file:
@@ -55,16 +60,19 @@ def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[
                 for _ in _parts(bundle, spec, ids):
                     pass
             restored = store.restore(logs, dead_workers(store.owners()))
-            if spec is not None and kept is not None and ids:
+            laid = 0
+            # Nobody would take away the rows of a job that has ended, and those of an erased one are its content.
+            if spec is not None and kept is not None and ids and restored[0].row.finish is None:
                 _put(kept, spec, _parts(bundle, spec, ids))
+                laid = len(ids)
     except OSError as error:
         raise NotAnExport(str(path), error.strerror or str(error)) from error
-    rows = len(ids) if kept is not None else 0
-    return [_back(done, log.row, rows) for done, log in zip(restored, logs, strict=True)]
+    return [_back(done, laid) for done in restored]
 
 
-def _back(done: Restored, row: JobRow, rows: int) -> Back:
-    return Back(*done, row.status.value, row.head.sequence, rows)
+def _back(done: Restored, rows: int) -> Back:
+    row = done.row
+    return Back(row.job, done.outcome, done.appends, row.status.value, row.head.sequence, rows)
 
 
 def _proven(bundle: Bundle) -> list[Restorable]:
@@ -72,7 +80,13 @@ def _proven(bundle: Bundle) -> list[Restorable]:
     for fault in (*bundle.faults, *audit(bundle).faults):
         raise BrokenSnapshot(fault.job or "of the file", f"event {fault.sequence}: {fault.detail}")
     told = (None, None) if bundle.standing is None else (bundle.standing.key, bundle.standing.retain_ms)
-    return [Restorable(bundle.row(log.job), list(log.rows), *told) for log in bundle.logs()]
+    logs = [Restorable(bundle.row(log.job), list(log.rows), *told) for log in bundle.logs()]
+    for row, appends, *_ in logs:
+        if row.status.terminal != (row.finish is not None):
+            raise BrokenSnapshot(row.job, f"it has status {row.status.value} and finish {row.finish}")
+        if row.finish is None and any(each.erased for each in appends):
+            raise ContentLeftOut(row.job)
+    return logs
 
 
 def _standing(bundle: Bundle, logs: list[Restorable]) -> tuple[Spec | None, list[int]]:

@@ -79,9 +79,8 @@ def _proven(bundle: Bundle) -> list[Restorable]:
     """Every log of a bundle in which an audit finds no fault."""
     for fault in (*bundle.faults, *audit(bundle).faults):
         raise BrokenSnapshot(fault.job or "of the file", f"event {fault.sequence}: {fault.detail}")
-    told = (None, None) if bundle.standing is None else (bundle.standing.key, bundle.standing.retain_ms)
-    logs = [Restorable(bundle.row(log.job), list(log.rows), *told) for log in bundle.logs()]
-    for row, appends, *_ in logs:
+    logs = [Restorable(bundle.row(log.job), list(log.rows)) for log in bundle.logs()]
+    for row, appends in logs:
         if row.status.terminal != (row.finish is not None):
             raise BrokenSnapshot(row.job, f"it has status {row.status.value} and finish {row.finish}")
         if row.finish is None and any(each.erased for each in appends):

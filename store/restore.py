@@ -26,16 +26,10 @@ TRIES = 3
 
 
 class Restorable(NamedTuple):
-    """A job's row and its appends, proven by an audit.
-
-    key         the idempotency key that it was submitted under, where the file says it
-    retain_ms   how long its content may stay from its end on, where the file says it
-    """
+    """A job's row and its appends, proven by an audit."""
 
     row: JobRow
     appends: Sequence[Stored]
-    key: str | None = None
-    retain_ms: int | None = None
 
 
 class Restored(NamedTuple):
@@ -69,7 +63,7 @@ class DatabaseRestore:
             found = connection.execute(select(jobs).where(jobs.c.job == row.job).with_for_update()).one_or_none()
             if found is not None:
                 break
-            if (made := self._made(connection, log)) is not None:
+            if (made := self._made(connection, row)) is not None:
                 return "created", self._append(connection, made, 0, row, rows)
         else:
             raise DatabaseLocked(self._database.name, f"others that make job {row.job} come and go")
@@ -82,19 +76,18 @@ class DatabaseRestore:
                 raise JobBusy(row.job, found.owner)
         return "advanced", self._append(connection, found.id, found.tail, row, rows[there:])
 
-    def _made(self, connection: Connection, log: Restorable) -> int | None:
+    def _made(self, connection: Connection, row: JobRow) -> int | None:
         """The id of a new row for the job; None where somebody else has just made one that clashes."""
-        row = log.row
-        if log.key is not None:
-            holder = connection.scalar(select(jobs.c.job).where(jobs.c.idempotency_key == log.key))
+        if row.idempotency_key is not None:
+            holder = connection.scalar(select(jobs.c.job).where(jobs.c.idempotency_key == row.idempotency_key))
             if holder is not None:
                 raise RestoreConflict(row.job, f"its idempotency key is that of job {holder}")
         made = {
             "job": row.job,
             "identity": row.identity,
             "model": row.model,
-            "idempotency_key": log.key,
-            "retain_ms": log.retain_ms,
+            "idempotency_key": row.idempotency_key,
+            "retain_ms": row.retain_ms,
             "created_ms": row.created_ms,
             "prompt": row.prompt,
             "status": "ADMITTED",

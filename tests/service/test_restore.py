@@ -9,7 +9,7 @@ from threading import Barrier, Thread
 from typing import Any
 
 import pytest
-from commandline import script
+from commandline import decodelog, script
 from test_snapshot_files import MODEL, Stage
 
 from decodelog.fsm.errors import ContentLeftOut, RestoreConflict
@@ -148,6 +148,23 @@ def test_caches_rows_are_put_down_for_jobs_that_are_live_in_the_database_only(he
     here.erase(job)
     assert [(back.outcome, back.rows) for back in restore(here, tmp_path / "ended.dlog", folder)] == [("held", 0)]
     assert not folder.exists()
+
+
+@pytest.mark.contract("ENV-8")
+@pytest.mark.parametrize("how", ["export", "snapshot"])
+def test_a_key_attaches_to_the_restored_job_and_its_content_goes_when_it_was_to_go(how, model, sqlite_url, tmp_path):
+    file, other = tmp_path / "logs", f"sqlite:///{tmp_path / 'other.db'}"
+    request = ("--model", model, "--prompt", "say", "--max-new-tokens", 3, "--idempotency-key", "k", "--json")
+    assert decodelog("run", *request, "--retain", "0s", db=sqlite_url).code == 0
+    (job,) = [each["job"] for each in decodelog("jobs", "--json", db=sqlite_url).json]
+    chosen = ("--all",) if how == "export" else (job, "--no-tensors")
+    assert decodelog(how, *chosen, "--out", file, db=sqlite_url).code == 0
+    assert decodelog("restore", file, db=other).code == 0
+    assert decodelog("submit", *request, db=other).json["job"] == job
+    assert decodelog("sweep", db=other).code == 0
+    with closing(open_store(other)) as store:
+        (row,) = store.rows()
+    assert (row.job, row.idempotency_key, row.erased_ms is not None) == (job, "k", True)
 
 
 # ---- the file and the database --------------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from msgpack import packb, unpackb
 
-from ..fsm.errors import BrokenSnapshot, ContentLeftOut, NotAnExport, UnwritableOutput
+from ..fsm.errors import BrokenSnapshot, ContentLeftOut, NotAnExport, Problem, UnwritableOutput
+from ..fsm.limits import RETAIN_MS_MAX, SAFE_INTEGER_MAX
 from ..fsm.load import load
+from ..fsm.ports import JobRow
 from ..fsm.snapshot import facts_of
 from ..fsm.spec import Spec
 from ..fsm.transcript import Transcript
@@ -18,6 +20,7 @@ from ..store.frames import begins
 from ..store.restore import Restorable, Restored
 from .audit import audit
 from .incarnation import dead_workers
+from .naming import check_key
 from .snapshot import FORMS, REPAIRED
 
 if TYPE_CHECKING:
@@ -50,9 +53,7 @@ def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[
     store.
     """
     try:
-        with path.open("rb") as file:
-            if not begins(file):
-                raise NotAnExport(str(path), "its first bytes are not those of a file that this program reads")
+        with _begun(path) as file:
             bundle = Bundle(file)
             logs = _proven(bundle)
             spec, ids = _standing(bundle, logs)
@@ -70,6 +71,22 @@ def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[
     return [_back(done, laid) for done in restored]
 
 
+def check_readable(path: Path) -> None:
+    """Errors: NotAnExport for a file that cannot be read, or that does not begin as what is restored does."""
+    try:
+        _begun(path).close()
+    except OSError as error:
+        raise NotAnExport(str(path), error.strerror or str(error)) from error
+
+
+def _begun(path: Path) -> BinaryIO:
+    file = path.open("rb")
+    if not begins(file):
+        file.close()
+        raise NotAnExport(str(path), "its first bytes are not those of a file that this program reads")
+    return file
+
+
 def _back(done: Restored, rows: int) -> Back:
     row = done.row
     return Back(row.job, done.outcome, done.appends, row.status.value, row.head.sequence, rows)
@@ -81,11 +98,26 @@ def _proven(bundle: Bundle) -> list[Restorable]:
         raise BrokenSnapshot(fault.job or "of the file", f"event {fault.sequence}: {fault.detail}")
     logs = [Restorable(bundle.row(log.job), list(log.rows)) for log in bundle.logs()]
     for row, appends in logs:
+        _possible(row)
         if row.status.terminal != (row.finish is not None):
             raise BrokenSnapshot(row.job, f"it has status {row.status.value} and finish {row.finish}")
         if row.finish is None and any(each.erased for each in appends):
             raise ContentLeftOut(row.job)
     return logs
+
+
+def _possible(row: JobRow) -> None:
+    """Refuse a row that no submission made, and that a database might not even hold."""
+    numbers = {"prompt": row.prompt, "output": row.output, "sequence": row.head.sequence, "fence": row.fence}
+    for name, value in (numbers | {"created_ms": row.created_ms}).items():
+        if not 0 <= value <= SAFE_INTEGER_MAX:
+            raise BrokenSnapshot(row.job, f"its {name} is {value}")
+    if row.retain_ms is not None and not 0 <= row.retain_ms <= RETAIN_MS_MAX:
+        raise BrokenSnapshot(row.job, f"its retain_ms is {row.retain_ms}")
+    try:
+        check_key(row.idempotency_key)
+    except Problem as problem:
+        raise BrokenSnapshot(row.job, f"its idempotency key is none: {problem}") from problem
 
 
 def _standing(bundle: Bundle, logs: list[Restorable]) -> tuple[Spec | None, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 from commandline import decodelog, script
 from test_snapshot_files import MODEL, Stage
 
-from decodelog.fsm.errors import ContentLeftOut, RestoreConflict
+from decodelog.fsm.errors import BrokenSnapshot, ContentLeftOut, RestoreConflict, SealRefused
+from decodelog.fsm.ports import EMPTY_HEAD
 from decodelog.service.audit import audit
 from decodelog.service.export import export
 from decodelog.service.restore import restore
 from decodelog.service.seal import seal
-from decodelog.store import schema
+from decodelog.store import schema, sealed
+from decodelog.store.bundle import write
 from decodelog.store.engine import DatabaseStore, open_store
 from decodelog.store.restore import DatabaseRestore
 
@@ -135,6 +138,17 @@ def test_a_sealed_file_does_not_go_over_a_log_that_ends_elsewhere(stage, there, 
     assert there.row(job).finish is None
 
 
+@pytest.mark.contract("LOG-9")
+def test_a_log_whose_sealed_form_nobody_would_read_stays_as_it_was(stage, monkeypatch):
+    job = stage.submit()
+    stage.run(job)
+    before = contents(stage.store)
+    monkeypatch.setattr(sealed, "SEALED_BYTES_MAX", 100)
+    with pytest.raises(SealRefused, match="the maximum is 100"):
+        seal(stage.store, job)
+    assert contents(stage.store) == before
+
+
 @pytest.mark.contract("LOG-9", "RES-4")
 def test_caches_rows_are_put_down_for_jobs_that_are_live_in_the_database_only(here, there, tmp_path):
     stage = Stage(here, MODEL, {"prompt": "The river", "max_new_tokens": 4})
@@ -209,3 +223,47 @@ def test_appends_come_after_those_that_are_there_and_are_linked_in_order(stage, 
         assert list(target.read(job)) == list(stage.store.read(job))
     assert audit(target).ok
     target.close()
+
+
+def test_a_file_that_cannot_be_restored_makes_no_database(tmp_path):
+    (tmp_path / "text").write_text("something else")
+    for name in ("nowhere", "text"):
+        refused = decodelog("restore", tmp_path / name, "--json", db=f"sqlite:///{tmp_path / 'made.db'}")
+        assert (refused.code, refused.error["code"]) == (2, "not_an_export")
+    assert not (tmp_path / "made.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("fence", 2**63 - 1, "fence"),
+        ("fence", 2**64 - 1, "fence"),
+        ("created_ms", 2**63, "created_ms"),
+        ("created_ms", -1, "created_ms"),
+        ("retain_ms", 2**63, "retain_ms"),
+        ("retain_ms", -1, "retain_ms"),
+        ("idempotency_key", "k" * 256, "idempotency key"),
+        ("idempotency_key", "", "idempotency key"),
+    ],
+)
+def test_a_row_that_no_submission_made_is_refused(place, value, said, stage, there, tmp_path):
+    stage.submit()
+    file = tmp_path / "logs"
+    (log,) = contents(stage.store)
+    log = log._replace(fence=value) if place == "fence" else log._replace(row=replace(log.row, **{place: value}))
+    with file.open("wb") as out:
+        write(out, [log])
+    with pytest.raises(BrokenSnapshot, match=f"its {said} is"):
+        restore(there, file)
+    assert there.rows() == []
+
+
+def test_a_file_of_a_job_without_any_append_is_refused(stage, there, tmp_path):
+    stage.submit()
+    (log,) = contents(stage.store)
+    empty = log._replace(rows=[], head=EMPTY_HEAD, row=replace(log.row, head=EMPTY_HEAD))
+    with (tmp_path / "logs").open("wb") as out:
+        write(out, [empty])
+    with pytest.raises(BrokenSnapshot):
+        restore(there, tmp_path / "logs")
+    assert there.rows() == []

@@ -701,6 +701,18 @@ class BrokenSnapshot(Rejected):
 
 
 @dataclass(eq=False)
+class ContentLeftOut(Rejected):
+    """A job of a file that is to be restored is live, and the file has it without its content."""
+
+    code = "content_left_out"
+    says = (
+        "job {job} has not ended, and the file has it without its content, so nobody could go on with it; "
+        "nothing was restored, restore an export that is not redacted"
+    )
+    job: str
+
+
+@dataclass(eq=False)
 class RestoreConflict(Rejected):
     """The database has the job already, and its log is not the one that is to be restored."""
 

@@ -77,6 +77,10 @@ BLANKS_MAX: Final = 2 * JSON_DEPTH_MAX + 2
 # A thousand years: longer than anybody asks for, and a time in ms that a database can still add to another.
 RETAIN_MS_MAX: Final = 365_000 * 86_400_000
 
+# What a sealed log says of its own size is believed up to here, before it is decompressed: a kilobyte for each token of
+# the largest context. A log that would be larger stays unsealed.
+SEALED_BYTES_MAX: Final = 1024 * CONTEXT_TOKENS_MAX
+
 # ---- policy and noise -----------------------------------------------------------------------------------------
 
 # Each transform is one pass over the vocabulary at every token.

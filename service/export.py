@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +22,7 @@ def export(
 ) -> Written:
     """Write a bundle of these jobs' logs, or of all, each as it stands at one read of it.
 
-    `redact`: their content is left out as if it were erased, and the heads are the same.
+    `redact`: their content is left out as if it were erased, so are idempotency keys, and the heads are the same.
     Errors: UnknownJob, UnwritableOutput, and those of the store.
     """
     logs = _logs(store, jobs)
@@ -57,8 +58,9 @@ def write_whole(out: Path, force: bool, write_to: Callable[[BinaryIO], Written])
 
 
 def redacted(log: StoredLog) -> StoredLog:
-    """A log without its content."""
-    return log._replace(rows=erased(log.job, list(log.rows), log.head))
+    """A log without its content, the key that somebody chose for it, and how long it is to stay."""
+    row = None if log.row is None else replace(log.row, idempotency_key=None, retain_ms=None)
+    return log._replace(rows=erased(log.job, list(log.rows), log.head), row=row)
 
 
 def _logs(store: ShowsRows, jobs: Sequence[str] | None) -> Iterator[StoredLog]:

@@ -17,8 +17,8 @@ from ..fsm.errors import SchemaViolation
 from ..fsm.ports import Store
 from ..fsm.seal import seal
 from ..runtime.model import Model
-from .naming import Found, family_of, job_name
-from .submit import admit_job, check_grammar, check_key, fresh_seed, new_job_name, submit
+from .naming import Found, check_key, family_of, job_name
+from .submit import admit_job, check_grammar, fresh_seed, new_job_name, submit
 
 
 class Asked(NamedTuple):

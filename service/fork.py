@@ -14,8 +14,9 @@ from ..fsm.seal import seal
 from ..fsm.transcript import Transcript
 from ..fsm.transforms import Grammar
 from ..runtime.model import Model
+from .naming import check_key
 from .reading import transcript_of
-from .submit import Submitted, admit_job, check_grammar, check_key, fresh_seed, new_job_name
+from .submit import Submitted, admit_job, check_grammar, fresh_seed, new_job_name
 
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "policy": (

@@ -1,4 +1,4 @@
-"""Names: of a job, of a family, and finding either by its beginning.
+"""Names: of a job, of a family, and finding either by its beginning; and the keys that callers choose.
 
 A family is the jobs of one submission that asked for n > 1 choices: FAMILY.0 to FAMILY.(n-1). The last is admitted
 before the others, so it is always there and says what n was. No other job has a dot in its name.
@@ -10,7 +10,8 @@ from collections import defaultdict
 from itertools import takewhile
 from typing import NamedTuple
 
-from ..fsm.errors import AmbiguousJob, FamilyMeant, UnknownJob
+from ..fsm.errors import AmbiguousJob, FamilyMeant, LimitExceeded, SchemaViolation, UnknownJob
+from ..fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX
 from ..fsm.ports import EventLog
 
 CANDIDATES_SHOWN = 5
@@ -95,3 +96,17 @@ def _families(log: EventLog) -> dict[str, list[str]]:
 def _shared(name: str, prefix: str) -> int:
     """Characters that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, prefix, strict=False)))
+
+
+def check_key(idempotency_key: str | None) -> None:
+    """Refuse a key that is empty, longer than its limit, or not text."""
+    if idempotency_key is None:
+        return
+    if not idempotency_key or "\0" in idempotency_key:
+        raise SchemaViolation("idempotency_key", "it must be a text of at least one character, none of them NUL")
+    try:
+        size = len(idempotency_key.encode())
+    except UnicodeEncodeError as error:
+        raise SchemaViolation("idempotency_key", "it holds characters that are no Unicode text") from error
+    if size > IDEMPOTENCY_KEY_BYTES_MAX:
+        raise LimitExceeded("idempotency_key_bytes", size, IDEMPOTENCY_KEY_BYTES_MAX)

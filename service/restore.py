@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from msgpack import packb, unpackb
 
-from ..fsm.errors import BrokenSnapshot, NotAnExport, UnwritableOutput
+from ..fsm.errors import BrokenSnapshot, ContentLeftOut, NotAnExport, Problem, UnwritableOutput
+from ..fsm.limits import RETAIN_MS_MAX, SAFE_INTEGER_MAX
 from ..fsm.load import load
 from ..fsm.ports import JobRow
 from ..fsm.snapshot import facts_of
@@ -19,6 +20,7 @@ from ..store.frames import begins
 from ..store.restore import Restorable, Restored
 from .audit import audit
 from .incarnation import dead_workers
+from .naming import check_key
 from .snapshot import FORMS, REPAIRED
 
 if TYPE_CHECKING:
@@ -27,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class Back(NamedTuple):
-    """What became of one job of a restored file: see `Restored`; `rows` that now lie in the folder of caches."""
+    """What became of one job of a restored file: see `Restored`.
+
+    state, sequence   where the database has it from then on, which a file of an earlier state does not change
+    rows              tokens whose rows were put into the folder of caches: of a job that is live only
+    """
 
     job: str
     outcome: str
@@ -41,13 +47,13 @@ def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[
     """Bring the jobs of a snapshot, or of an export, into a database; their caches' rows into the folder `kept`.
 
     All of it is proven before anything changes: the file, the logs in it by an audit, where the job stands field by
-    field, and that the rows are of just its tokens. Restoring again changes nothing.
-    Errors: NotAnExport, BrokenSnapshot, RestoreConflict, JobBusy, UnwritableOutput, and those of the store.
+    field, and that the rows are of just its tokens. Restoring again changes nothing. Of a job whose content is erased
+    the chain is proven, and how it ended and its counts are the file's word: what would prove them is gone.
+    Errors: NotAnExport, BrokenSnapshot, ContentLeftOut, RestoreConflict, JobBusy, UnwritableOutput, and those of the
+    store.
     """
     try:
-        with path.open("rb") as file:
-            if not begins(file):
-                raise NotAnExport(str(path), "its first bytes are not those of a file that this program reads")
+        with _begun(path) as file:
             bundle = Bundle(file)
             logs = _proven(bundle)
             spec, ids = _standing(bundle, logs)
@@ -55,24 +61,63 @@ def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[
                 for _ in _parts(bundle, spec, ids):
                     pass
             restored = store.restore(logs, dead_workers(store.owners()))
-            if spec is not None and kept is not None and ids:
+            laid = 0
+            # Nobody would take away the rows of a job that has ended, and those of an erased one are its content.
+            if spec is not None and kept is not None and ids and restored[0].row.finish is None:
                 _put(kept, spec, _parts(bundle, spec, ids))
+                laid = len(ids)
     except OSError as error:
         raise NotAnExport(str(path), error.strerror or str(error)) from error
-    rows = len(ids) if kept is not None else 0
-    return [_back(done, log.row, rows) for done, log in zip(restored, logs, strict=True)]
+    return [_back(done, laid) for done in restored]
 
 
-def _back(done: Restored, row: JobRow, rows: int) -> Back:
-    return Back(*done, row.status.value, row.head.sequence, rows)
+def check_readable(path: Path) -> None:
+    """Errors: NotAnExport for a file that cannot be read, or that does not begin as what is restored does."""
+    try:
+        _begun(path).close()
+    except OSError as error:
+        raise NotAnExport(str(path), error.strerror or str(error)) from error
+
+
+def _begun(path: Path) -> BinaryIO:
+    file = path.open("rb")
+    if not begins(file):
+        file.close()
+        raise NotAnExport(str(path), "its first bytes are not those of a file that this program reads")
+    return file
+
+
+def _back(done: Restored, rows: int) -> Back:
+    row = done.row
+    return Back(row.job, done.outcome, done.appends, row.status.value, row.head.sequence, rows)
 
 
 def _proven(bundle: Bundle) -> list[Restorable]:
     """Every log of a bundle in which an audit finds no fault."""
     for fault in (*bundle.faults, *audit(bundle).faults):
         raise BrokenSnapshot(fault.job or "of the file", f"event {fault.sequence}: {fault.detail}")
-    told = (None, None) if bundle.standing is None else (bundle.standing.key, bundle.standing.retain_ms)
-    return [Restorable(bundle.row(log.job), list(log.rows), *told) for log in bundle.logs()]
+    logs = [Restorable(bundle.row(log.job), list(log.rows)) for log in bundle.logs()]
+    for row, appends in logs:
+        _possible(row)
+        if row.status.terminal != (row.finish is not None):
+            raise BrokenSnapshot(row.job, f"it has status {row.status.value} and finish {row.finish}")
+        if row.finish is None and any(each.erased for each in appends):
+            raise ContentLeftOut(row.job)
+    return logs
+
+
+def _possible(row: JobRow) -> None:
+    """Refuse a row that no submission made, and that a database might not even hold."""
+    numbers = {"prompt": row.prompt, "output": row.output, "sequence": row.head.sequence, "fence": row.fence}
+    for name, value in (numbers | {"created_ms": row.created_ms}).items():
+        if not 0 <= value <= SAFE_INTEGER_MAX:
+            raise BrokenSnapshot(row.job, f"its {name} is {value}")
+    if row.retain_ms is not None and not 0 <= row.retain_ms <= RETAIN_MS_MAX:
+        raise BrokenSnapshot(row.job, f"its retain_ms is {row.retain_ms}")
+    try:
+        check_key(row.idempotency_key)
+    except Problem as problem:
+        raise BrokenSnapshot(row.job, f"its idempotency key is none: {problem}") from problem
 
 
 def _standing(bundle: Bundle, logs: list[Restorable]) -> tuple[Spec | None, list[int]]:

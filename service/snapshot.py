@@ -152,11 +152,13 @@ def _write(
         if model is not None:
             from ..runtime.job import Job
             from ..runtime.lanes import lanes_of
+            from .compose import admit_job
 
             held = held or Job.at(Claim(job, log.fence, head, row.model), head, transcript)
+            admit_job(held, model)
             lanes = stack.enter_context(lanes_of(held, model, how.rebuild, segments, how.form == REPAIRED))
         abi, rows, computed = ("", 0, 0) if lanes is None else lanes[:3]
-        standing = Standing(how.form, row.idempotency_key, row.retain_ms, facts_of(state), abi, rows)
+        standing = Standing(how.form, facts_of(state), abi, rows)
         parts = () if lanes is None else lanes.parts
         written = write_whole(out, how.force, lambda file: write(file, [log], standing, parts))
     place, frontier = (how.form, state.status.value, head.sequence), state.frontier

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from ..fsm.draft import Draft
 from ..fsm.envelope import Envelope, admit, first_difference
-from ..fsm.errors import ContentErased, IdempotencyConflict, LimitExceeded, SchemaViolation
+from ..fsm.errors import ContentErased, IdempotencyConflict
 from ..fsm.events import Parent, RequestAdmitted
-from ..fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX, SEED_MAX
+from ..fsm.limits import SEED_MAX
 from ..fsm.ports import Store
 from ..fsm.seal import seal
 from ..fsm.transforms import Grammar
 from ..runtime.model import Model
-from .naming import choices_of
+from .naming import check_key, choices_of
 
 
 class Submitted(NamedTuple):
@@ -90,20 +90,6 @@ def check_grammar(envelope: Envelope, model: Model) -> None:
             from ..runtime.policy.grammar import grammars_of
 
             grammars_of(model).parser(transform)
-
-
-def check_key(idempotency_key: str | None) -> None:
-    """Refuse a key that is empty, longer than its limit, or not text."""
-    if idempotency_key is None:
-        return
-    if not idempotency_key or "\0" in idempotency_key:
-        raise SchemaViolation("idempotency_key", "it must be a text of at least one character, none of them NUL")
-    try:
-        size = len(idempotency_key.encode())
-    except UnicodeEncodeError as error:
-        raise SchemaViolation("idempotency_key", "it holds characters that are no Unicode text") from error
-    if size > IDEMPOTENCY_KEY_BYTES_MAX:
-        raise LimitExceeded("idempotency_key_bytes", size, IDEMPOTENCY_KEY_BYTES_MAX)
 
 
 def fresh_seed(idempotency_key: str | None) -> int:

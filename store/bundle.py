@@ -29,23 +29,20 @@ KIND = "container"
 
 _PARTS = {JOB: "the job's frame", APPEND: "the append's frame", MANIFEST: "the manifest", LOST: "the frame"}
 _PARTS |= {SNAPSHOT: "the snapshot's frame", ROWS: "the frame of a cache's rows"}
-_FACTS = (str, str, str, str | NoneType, int, int, int)
+_FACTS_OLDER = (str, str, str, str | NoneType, int, int, int)
+_FACTS = (*_FACTS_OLDER, int | NoneType, str | NoneType)
 
 
 class Standing(NamedTuple):
     """What a snapshot says beside the job's log.
 
     form    "pending-suffix", or "repaired" where the suffix was processed first
-    key     the idempotency key that the job was submitted under, if any
-    retain_ms   how long its content may stay from its end on, if not for ever
     facts   every field of the state that the log leads to (see `fsm.snapshot.facts_of`)
     abi     of the cache, in words; empty where there are no rows
     rows    processed tokens that the lanes hold
     """
 
     form: str
-    key: str | None
-    retain_ms: int | None
     facts: Any
     abi: str
     rows: int
@@ -265,23 +262,26 @@ def _log(body: bytes) -> StoredLog | None:
     log = StoredLog(job, Head(sequence, chain), fence, (), damage)
     if damage:
         return log
+    if _fields(facts, *_FACTS_OLDER):  # of a release whose files had neither retention nor key
+        facts = (*facts, None, None)
     if not _fields((sequence, chain, fence), int, bytes, int) or not _fields(facts, *_FACTS):
         return None
-    identity, model, status, finish, prompt, output, created_ms = facts
+    identity, model, status, finish, prompt, output, created_ms, retain_ms, idempotency_key = facts
     if status not in tuple(Status):
         return None
-    return log._replace(
-        row=JobRow(
-            job, identity, model, Status(status), finish, prompt, output, log.head, fence, None, None, None, created_ms
-        )
-    )
+    row = JobRow(
+        job, identity, model, Status(status), finish, prompt, output, log.head, fence, None, None, idempotency_key,
+        created_ms, retain_ms=retain_ms,
+    )  # fmt: skip
+    return log._replace(row=row)
 
 
 def _facts(row: JobRow | None) -> tuple[Any, ...] | None:
-    """What a bundle says of a job beside its head; neither who works on it nor under which key it was asked for."""
+    """What a bundle says of a job beside its head; not who works on it, nor when it ended."""
     if row is None:
         return None
-    return row.identity, row.model, row.status, row.finish, row.prompt, row.output, row.created_ms
+    told = row.identity, row.model, row.status, row.finish, row.prompt, row.output, row.created_ms
+    return *told, row.retain_ms, row.idempotency_key
 
 
 def _manifest(body: bytes) -> list[tuple[str, int]] | None:
@@ -292,7 +292,7 @@ def _manifest(body: bytes) -> list[tuple[str, int]] | None:
 
 def _stands(body: bytes) -> Standing | None:
     value = _unpack(body)
-    return Standing(*value) if _fields(value, str, str | NoneType, int | NoneType, tuple, str, int) else None
+    return Standing(*value) if _fields(value, str, tuple, str, int) else None
 
 
 def _rows(body: bytes) -> RowsOf | None:

@@ -9,37 +9,35 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.engine import Connection, Row
+from sqlalchemy.exc import IntegrityError
 
-from ..fsm.errors import CorruptRecord, JobBusy, RestoreConflict
+from ..fsm.errors import CorruptRecord, DatabaseLocked, JobBusy, RestoreConflict
 from ..fsm.ports import EMPTY_HEAD, Head, JobRow
 from .chain import content
 from .database import Database
+from .listing import job_row
 from .settle import walk
 from .stored import Stored
 from .tables import appends, jobs
 
+TRIES = 3
+
 
 class Restorable(NamedTuple):
-    """A job's row and its appends, proven by an audit.
-
-    key         the idempotency key that it was submitted under, where the file says it
-    retain_ms   how long its content may stay from its end on, where the file says it
-    """
+    """A job's row and its appends, proven by an audit."""
 
     row: JobRow
     appends: Sequence[Stored]
-    key: str | None = None
-    retain_ms: int | None = None
 
 
 class Restored(NamedTuple):
-    """What became of one job: "created", "advanced" by so many appends, or "held" as it was."""
+    """What became of one job: "created", "advanced" by so many appends, or "held" as it was; and its row by now."""
 
-    job: str
     outcome: str
     appends: int
+    row: JobRow
 
 
 class DatabaseRestore:
@@ -55,34 +53,41 @@ class DatabaseRestore:
         another way, or its key is another job's; JobBusy where a worker holds a job whose log would grow.
         """
         with self._database.transaction("restore") as connection:
-            return [self._restore(connection, log, dead) for log in logs]
+            done = [self._restore(connection, log, dead) for log in logs]
+            return [Restored(*each, _listed(connection, log.row.job)) for each, log in zip(done, logs, strict=True)]
 
-    def _restore(self, connection: Connection, log: Restorable, dead: Collection[str]) -> Restored:
+    def _restore(self, connection: Connection, log: Restorable, dead: Collection[str]) -> tuple[str, int]:
+        """The outcome, and how many appends were added."""
         row, rows = log.row, log.appends
-        found = connection.execute(select(jobs).where(jobs.c.job == row.job).with_for_update()).one_or_none()
-        if found is None:
-            return Restored(row.job, "created", self._append(connection, self._made(connection, log), 0, row, rows))
+        for _ in range(TRIES):
+            found = connection.execute(select(jobs).where(jobs.c.job == row.job).with_for_update()).one_or_none()
+            if found is not None:
+                break
+            if (made := self._made(connection, row)) is not None:
+                return "created", self._append(connection, made, 0, row, rows)
+        else:
+            raise DatabaseLocked(self._database.name, f"others that make job {row.job} come and go")
         there = _agreed(connection, found, log)
         if there >= len(rows):
-            return Restored(row.job, "held", 0)
+            return "held", 0
         if found.owner is not None and found.owner not in dead:
             now_ms = connection.scalar(select(self._database.now_ms()))
             if found.lease_until_ms is None or now_ms is None or found.lease_until_ms > now_ms:
                 raise JobBusy(row.job, found.owner)
-        return Restored(row.job, "advanced", self._append(connection, found.id, found.tail, row, rows[there:]))
+        return "advanced", self._append(connection, found.id, found.tail, row, rows[there:])
 
-    def _made(self, connection: Connection, log: Restorable) -> int:
-        row = log.row
-        if log.key is not None:
-            holder = connection.scalar(select(jobs.c.job).where(jobs.c.idempotency_key == log.key))
+    def _made(self, connection: Connection, row: JobRow) -> int | None:
+        """The id of a new row for the job; None where somebody else has just made one that clashes."""
+        if row.idempotency_key is not None:
+            holder = connection.scalar(select(jobs.c.job).where(jobs.c.idempotency_key == row.idempotency_key))
             if holder is not None:
                 raise RestoreConflict(row.job, f"its idempotency key is that of job {holder}")
         made = {
             "job": row.job,
             "identity": row.identity,
             "model": row.model,
-            "idempotency_key": log.key,
-            "retain_ms": log.retain_ms,
+            "idempotency_key": row.idempotency_key,
+            "retain_ms": row.retain_ms,
             "created_ms": row.created_ms,
             "prompt": row.prompt,
             "status": "ADMITTED",
@@ -92,14 +97,20 @@ class DatabaseRestore:
             "tail": 0,
             "fence": 0,
         }
-        made_id: int = connection.execute(insert(jobs).values(made).returning(jobs.c.id)).scalar_one()
+        try:
+            with connection.begin_nested():
+                made_id: int = connection.execute(insert(jobs).values(made).returning(jobs.c.id)).scalar_one()
+        except IntegrityError:
+            return None
         return made_id
 
     def _append(self, connection: Connection, job_id: int, tail: int, row: JobRow, rows: Sequence[Stored]) -> int:
         """Add appends after the one numbered `tail`, and let the job's row say what the file's does; their count."""
-        for each in rows:
-            added = {"job_id": job_id, "prev": tail or None} | each._asdict()
-            tail = connection.execute(insert(appends).values(added).returning(appends.c.id)).scalar_one()
+        ids = self._ids(connection, len(rows))
+        links = zip(ids, [tail or None, *ids], rows, strict=False)
+        added = [{"id": own, "job_id": job_id, "prev": prev} | each._asdict() for own, prev, each in links]
+        connection.execute(insert(appends), added)
+        tail = ids[-1]
         end: dict[str, Any] = {"status": row.status.value, "finish": row.finish, "output": row.output, "tail": tail}
         if row.finish is not None:
             end |= self._passed(rows)
@@ -115,6 +126,15 @@ class DatabaseRestore:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(changed))
         return len(rows)
 
+    def _ids(self, connection: Connection, count: int) -> list[int]:
+        """Ids of new appends, in order, as a link leads to an older one."""
+        if self._database.sqlite:
+            # The write lock is ours, so all after the newest are free.
+            newest = connection.scalar(select(func.max(appends.c.id))) or 0
+            return list(range(newest + 1, newest + 1 + count))
+        numbers = func.generate_series(1, count).table_valued("number")
+        return sorted(connection.scalars(select(func.nextval("appends_id_seq")).select_from(numbers)))
+
     def _passed(self, rows: Sequence[Stored]) -> dict[str, Any]:
         """When the job ended, was sealed and was erased: the file does not say, and retention counts from now on."""
         erased = any(row.erased for row in rows)
@@ -129,11 +149,19 @@ def _agreed(connection: Connection, found: Row[tuple[object, ...]], log: Restora
     if Head(found.sequence, found.chain) == log.row.head:
         return len(log.appends)  # the same log, which one of the two may have sealed or without its content
     there = walk(connection, found.tail, 0)
-    if any(row.sealed for row in (*there, *log.appends)):
-        raise RestoreConflict(log.row.job, "a sealed log can be compared as a whole only, and their heads differ")
+    for place, rows in (("here", there), ("in the file", log.appends)):
+        if any(row.erased for row in rows):
+            raise RestoreConflict(log.row.job, f"its content is erased {place}, and the two logs end differently")
+        if any(row.sealed for row in rows):
+            reason = f"its log is sealed {place}, which can be compared as a whole only, and the two end differently"
+            raise RestoreConflict(log.row.job, reason)
     for held, given in zip(there, log.appends, strict=False):
         if (held.first, content(held.key, held.payload)) != (given.first, content(given.key, given.payload)):
             raise RestoreConflict(log.row.job, f"from event {held.first} on its log took another way")
     if there and there[-1].last != found.sequence:
         raise CorruptRecord(log.row.job, there[-1].last, "its end is not the head that the job's row names")
     return len(there)
+
+
+def _listed(connection: Connection, job: str) -> JobRow:
+    return job_row(connection.execute(select(jobs).where(jobs.c.job == job)).one())

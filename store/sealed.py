@@ -23,6 +23,7 @@ from msgpack import packb, unpackb
 
 from ..fsm.errors import CorruptRecord, UnknownSeal
 from ..fsm.events import STEP_EVENTS, TokenStep, count, joined
+from ..fsm.limits import SEALED_BYTES_MAX
 from ..fsm.ports import Head, Record
 from . import columns
 from .codec import entries
@@ -107,6 +108,8 @@ def _items(job: str, row: Stored) -> list[Any]:
         raise UnknownSeal(job, version)
     try:
         (size,) = _SIZE.unpack(payload[2:_HEAD_BYTES])
+        if size > SEALED_BYTES_MAX:
+            raise ValueError(f"{size} bytes, and the maximum is {SEALED_BYTES_MAX}")
         reader = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
         body = reader.decompress(payload[_HEAD_BYTES:], size)
         items = unpackb(body, use_list=False)

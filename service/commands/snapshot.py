@@ -78,8 +78,10 @@ def restore(file: File, snapshots: Kept = None, db: options.Database = None, jso
     """Bring the jobs of a file into the database, after proving all of it; what is there already stays."""
     from ...fsm.errors import UnsupportedDatabase
     from ...store.engine import DatabaseStore
+    from ..restore import check_readable
     from ..restore import restore as restore_file
 
+    check_readable(file)  # before a database is made for it
     with opened(db, create=True) as store:
         if not isinstance(store, DatabaseStore):
             raise UnsupportedDatabase("memory://", "what is restored there ends with this process")

@@ -206,10 +206,34 @@ def test_a_file_that_was_written_once_is_proven_for_ever(file: Path) -> None:
 
 @pytest.mark.contract("LOG-5")
 def test_the_newest_form_of_a_file_is_the_golden_one() -> None:
-    data = (GOLDEN / "v2.dlog").read_bytes()
+    data = (GOLDEN / "v3.dlog").read_bytes()
     again = io.BytesIO()
     write(again, Bundle(io.BytesIO(data)).logs())
     assert again.getvalue() == data
+
+
+@pytest.mark.contract("LOG-5", "LOG-9", "ENV-8")
+def test_what_files_say_of_keys_and_retention_is_read_for_ever() -> None:
+    told = {}
+    for name in ("v1", "v2", "v3"):
+        with (GOLDEN / f"{name}.dlog").open("rb") as file:
+            told[name] = [(row.idempotency_key, row.retain_ms) for row in Bundle(file).rows()]
+    assert set(told["v1"]) == set(told["v2"]) == {(None, None)}
+    assert told["v3"] == [("order-17", 7 * 86_400_000), (None, 0), ("Grüße", None)]
+
+
+@pytest.mark.contract("LOG-9")
+def test_a_redacted_file_says_no_keys(sqlite_url: str, tmp_path: Path) -> None:
+    model = script(tmp_path / "model", script={"text": "Hi"})
+    given = ("--prompt", "G", "--idempotency-key", "of-a-customer", "--retain", "1234567s")
+    decodelog("run", "--model", model, *given, db=sqlite_url)
+    for flags, told in (((), ("of-a-customer", 1_234_567_000)), (("--redact",), (None, None))):
+        file = tmp_path / f"logs{len(flags)}"
+        decodelog("export", "--all", *flags, "--out", file, db=sqlite_url)
+        with file.open("rb") as opened_file:
+            (row,) = Bundle(opened_file).rows()
+        assert (row.idempotency_key, row.retain_ms) == told
+        assert (b"of-a-customer" in file.read_bytes()) == (not flags)
 
 
 @pytest.mark.contract("LOG-5", "LOG-9")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import random
 import struct
 from contextlib import suppress
@@ -180,6 +181,18 @@ def test_bytes_that_no_release_wrote_are_damage_and_nothing_else(log):
         cut = bytes(payload[: numbers.randrange(3, len(payload) + 1)])
         with suppress(CorruptRecord):
             list(sealed.records("job-1", row._replace(payload=cut)))
+
+
+def test_a_size_beyond_its_limit_is_refused_before_anything_is_decompressed(log, monkeypatch):
+    row = seal(log)
+    size = len(lzma.decompress(row.payload[10:], lzma.FORMAT_RAW, filters=sealed._FILTERS))
+    assert int.from_bytes(row.payload[2:10]) == size
+    monkeypatch.setattr(sealed, "SEALED_BYTES_MAX", size)
+    assert list(sealed.records("job-1", row))
+    monkeypatch.setattr(sealed, "SEALED_BYTES_MAX", size - 1)
+    monkeypatch.setattr(lzma, "LZMADecompressor", None)
+    with pytest.raises(CorruptRecord, match=f"{size} bytes, and the maximum is {size - 1}"):
+        list(sealed.records("job-1", row))
 
 
 def test_stores_seal_and_erase_only_what_has_ended_and_once(store):

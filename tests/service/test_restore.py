@@ -1,0 +1,269 @@
+"""What a restore meets in a database: content that is gone, a sealed log, a later state, another restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from commandline import decodelog, script
+from test_snapshot_files import MODEL, Stage
+
+from decodelog.fsm.errors import BrokenSnapshot, ContentLeftOut, RestoreConflict, SealRefused
+from decodelog.fsm.ports import EMPTY_HEAD
+from decodelog.service.audit import audit
+from decodelog.service.export import export
+from decodelog.service.restore import restore
+from decodelog.service.seal import seal
+from decodelog.store import schema, sealed
+from decodelog.store.bundle import write
+from decodelog.store.engine import DatabaseStore, open_store
+from decodelog.store.restore import DatabaseRestore
+
+pytestmark = pytest.mark.contract("RES-2")
+
+SAYS = {"text": "Grain by grain. ", "then": "repeat"}
+DRAFT = {"prompt": "say", "max_new_tokens": 12}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(script(tmp_path / "model", script=SAYS))
+
+
+@pytest.fixture
+def here(sqlite_url: str) -> Iterator[DatabaseStore]:
+    opened = open_store(sqlite_url)
+    assert isinstance(opened, DatabaseStore)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def stage(here: DatabaseStore, model: str) -> Stage:
+    return Stage(here, model, DRAFT)
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[DatabaseStore]:
+    """Another database, with nothing in it."""
+    url = f"sqlite:///{tmp_path / 'there.db'}"
+    schema.upgrade(url)
+    opened = open_store(url)
+    assert isinstance(opened, DatabaseStore)
+    yield opened
+    opened.close()
+
+
+def contents(store: DatabaseStore) -> list[Any]:
+    return [log._replace(rows=list(log.rows)) for log in store.logs()]
+
+
+# ---- content that is gone -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.contract("LOG-9")
+@pytest.mark.parametrize("until", [5, None])
+def test_a_file_without_content_never_goes_over_a_job_that_has_it(stage, there, tmp_path, until):
+    job, early, redacted = stage.submit(), tmp_path / "early", tmp_path / "redacted"
+    export(stage.store, None, early)
+    restore(there, early)
+    stage.run(job, until=until)
+    export(stage.store, None, redacted, redact=True)
+    before = contents(there)
+    with pytest.raises((RestoreConflict, ContentLeftOut)):
+        restore(there, redacted)
+    assert contents(there) == before
+    stage.elsewhere(there).run(job)
+    assert audit(there).ok
+
+
+@pytest.mark.contract("LOG-9")
+def test_nothing_comes_back_to_a_job_that_is_erased(stage, tmp_path):
+    job, early, whole = stage.submit(), tmp_path / "early", tmp_path / "whole"
+    export(stage.store, None, early)
+    stage.run(job)
+    export(stage.store, None, whole)
+    stage.store.erase(job)
+    before = contents(stage.store)
+    with pytest.raises(RestoreConflict, match="its content is erased here"):
+        restore(stage.store, early)
+    assert restore(stage.store, whole)[0].outcome == "held"
+    assert contents(stage.store) == before
+
+
+@pytest.mark.contract("LOG-9")
+def test_a_live_job_without_its_content_is_refused_and_an_ended_one_comes_back_as_erased(stage, there, tmp_path):
+    live, ended = stage.submit(), stage.submit()
+    stage.run(ended)
+    export(stage.store, None, tmp_path / "both", redact=True)
+    with pytest.raises(ContentLeftOut):
+        restore(there, tmp_path / "both")
+    assert there.rows() == []
+    export(stage.store, [ended], tmp_path / "ended", redact=True)
+    assert [each.state for each in restore(there, tmp_path / "ended")] == ["CLOSED"]
+    assert there.row(ended).erased_ms is not None
+    assert audit(there).ok
+    assert stage.store.row(live).finish is None
+
+
+# ---- a later state --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_held_is_told_as_the_database_has_it(stage, tmp_path):
+    job, early = stage.submit(), tmp_path / "early"
+    export(stage.store, None, early)
+    stage.run(job)
+    end = stage.store.row(job).head.sequence
+    (held,) = restore(stage.store, early)
+    assert (held.outcome, held.state, held.sequence) == ("held", "CLOSED", end)
+    seal(stage.store, job)
+    with pytest.raises(RestoreConflict, match="its log is sealed here"):
+        restore(stage.store, early)
+
+
+def test_a_sealed_file_does_not_go_over_a_log_that_ends_elsewhere(stage, there, tmp_path):
+    job, early, sealed = stage.submit(), tmp_path / "early", tmp_path / "sealed"
+    export(stage.store, None, early)
+    restore(there, early)
+    stage.run(job)
+    seal(stage.store, job)
+    export(stage.store, None, sealed)
+    with pytest.raises(RestoreConflict, match="its log is sealed in the file"):
+        restore(there, sealed)
+    assert there.row(job).finish is None
+
+
+@pytest.mark.contract("LOG-9")
+def test_a_log_whose_sealed_form_nobody_would_read_stays_as_it_was(stage, monkeypatch):
+    job = stage.submit()
+    stage.run(job)
+    before = contents(stage.store)
+    monkeypatch.setattr(sealed, "SEALED_BYTES_MAX", 100)
+    with pytest.raises(SealRefused, match="the maximum is 100"):
+        seal(stage.store, job)
+    assert contents(stage.store) == before
+
+
+@pytest.mark.contract("LOG-9", "RES-4")
+def test_caches_rows_are_put_down_for_jobs_that_are_live_in_the_database_only(here, there, tmp_path):
+    stage = Stage(here, MODEL, {"prompt": "The river", "max_new_tokens": 4})
+    job, file, folder = stage.submit(), tmp_path / "job.dlog", tmp_path / "caches"
+    stage.run(job, until=2)
+    taken = stage.take(job, file)
+    assert restore(there, file, tmp_path / "live")[0].rows == taken.rows > 0
+    stage.run(job)
+    assert [(back.outcome, back.rows) for back in restore(here, file, folder)] == [("held", 0)]
+    stage.take(job, tmp_path / "ended.dlog")
+    here.erase(job)
+    assert [(back.outcome, back.rows) for back in restore(here, tmp_path / "ended.dlog", folder)] == [("held", 0)]
+    assert not folder.exists()
+
+
+@pytest.mark.contract("ENV-8")
+@pytest.mark.parametrize("how", ["export", "snapshot"])
+def test_a_key_attaches_to_the_restored_job_and_its_content_goes_when_it_was_to_go(how, model, sqlite_url, tmp_path):
+    file, other = tmp_path / "logs", f"sqlite:///{tmp_path / 'other.db'}"
+    request = ("--model", model, "--prompt", "say", "--max-new-tokens", 3, "--idempotency-key", "k", "--json")
+    assert decodelog("run", *request, "--retain", "0s", db=sqlite_url).code == 0
+    (job,) = [each["job"] for each in decodelog("jobs", "--json", db=sqlite_url).json]
+    chosen = ("--all",) if how == "export" else (job, "--no-tensors")
+    assert decodelog(how, *chosen, "--out", file, db=sqlite_url).code == 0
+    assert decodelog("restore", file, db=other).code == 0
+    assert decodelog("submit", *request, db=other).json["job"] == job
+    assert decodelog("sweep", db=other).code == 0
+    with closing(open_store(other)) as store:
+        (row,) = store.rows()
+    assert (row.job, row.idempotency_key, row.erased_ms is not None) == (job, "k", True)
+
+
+# ---- the file and the database --------------------------------------------------------------------------------------
+
+
+def test_two_restores_of_one_file_at_once_agree(stage, postgres_url, tmp_path, monkeypatch):
+    job, file = stage.submit(), tmp_path / "logs"
+    export(stage.store, None, file)
+    both, made, outcomes = Barrier(2), DatabaseRestore._made, []
+
+    def together(self: DatabaseRestore, *given: Any) -> int | None:
+        """Both have looked, and found no such job."""
+        both.wait(10)
+        return made(self, *given)
+
+    def bring() -> None:
+        with closing(open_store(postgres_url)) as store:
+            outcomes.append(restore(store, file)[0].outcome)
+
+    monkeypatch.setattr(DatabaseRestore, "_made", together)
+    threads = [Thread(target=bring) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["created", "held"]
+    with closing(open_store(postgres_url)) as store:
+        assert list(store.read(job)) == list(stage.store.read(job))
+        assert audit(store).ok
+
+
+def test_appends_come_after_those_that_are_there_and_are_linked_in_order(stage, database_url, tmp_path):
+    """Where another job's lie between them, too."""
+    first, second = stage.submit(), stage.submit()
+    target = open_store(database_url)
+    for until in (3, 6, None):
+        for job in (first, second):
+            stage.run(job, until=until)
+            stage.take(job, tmp_path / "job", force=True)
+            restore(target, tmp_path / "job")
+    for job in (first, second):
+        assert list(target.read(job)) == list(stage.store.read(job))
+    assert audit(target).ok
+    target.close()
+
+
+def test_a_file_that_cannot_be_restored_makes_no_database(tmp_path):
+    (tmp_path / "text").write_text("something else")
+    for name in ("nowhere", "text"):
+        refused = decodelog("restore", tmp_path / name, "--json", db=f"sqlite:///{tmp_path / 'made.db'}")
+        assert (refused.code, refused.error["code"]) == (2, "not_an_export")
+    assert not (tmp_path / "made.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("fence", 2**63 - 1, "fence"),
+        ("fence", 2**64 - 1, "fence"),
+        ("created_ms", 2**63, "created_ms"),
+        ("created_ms", -1, "created_ms"),
+        ("retain_ms", 2**63, "retain_ms"),
+        ("retain_ms", -1, "retain_ms"),
+        ("idempotency_key", "k" * 256, "idempotency key"),
+        ("idempotency_key", "", "idempotency key"),
+    ],
+)
+def test_a_row_that_no_submission_made_is_refused(place, value, said, stage, there, tmp_path):
+    stage.submit()
+    file = tmp_path / "logs"
+    (log,) = contents(stage.store)
+    log = log._replace(fence=value) if place == "fence" else log._replace(row=replace(log.row, **{place: value}))
+    with file.open("wb") as out:
+        write(out, [log])
+    with pytest.raises(BrokenSnapshot, match=f"its {said} is"):
+        restore(there, file)
+    assert there.rows() == []
+
+
+def test_a_file_of_a_job_without_any_append_is_refused(stage, there, tmp_path):
+    stage.submit()
+    (log,) = contents(stage.store)
+    empty = log._replace(rows=[], head=EMPTY_HEAD, row=replace(log.row, head=EMPTY_HEAD))
+    with (tmp_path / "logs").open("wb") as out:
+        write(out, [empty])
+    with pytest.raises(BrokenSnapshot):
+        restore(there, tmp_path / "logs")
+    assert there.rows() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, delete, select, text, update
+from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.engine import Connection
 
 from ..fsm.errors import ContentErased, JobNotEnded, SealRefused, UnknownJob
@@ -14,18 +14,7 @@ from .database import Database
 from .erased import erased
 from .stored import Stored
 from .tables import appends, jobs, snapshots
-
-WALK = text(
-    """
-    WITH RECURSIVE walk (id, prev) AS (
-        SELECT id, prev FROM appends WHERE id = :tail
-        UNION ALL
-        SELECT a.id, a.prev FROM walk w JOIN appends a ON a.id = w.prev AND a.id < w.id
-    )
-    SELECT a.id, a.first, a.last, a.fence, a.key, a.chain, a.payload
-    FROM walk w JOIN appends a ON a.id = w.id ORDER BY a.first, a.id
-    """
-)
+from .walk import ALL, FROM_TAIL
 
 
 class Placed(NamedTuple):
@@ -119,7 +108,8 @@ def ended(connection: Connection, job: str) -> Any:
 
 def rows_of(connection: Connection, held: Any) -> list[Placed]:
     """Every append of a job: by the links, or where these do not lead from its head to its first, by looking at all."""
-    linked = [Placed(row[0], Stored._make(row[1:])) for row in connection.execute(WALK, {"tail": held.tail})]
+    walked = connection.execute(FROM_TAIL, {"tail": held.tail, "after": ALL})
+    linked = [Placed(row[0], Stored._make(row[1:])) for row in walked]
     begins = [1, *(placed.row.last + 1 for placed in linked)]
     if begins == [*(placed.row.first for placed in linked), held.sequence + 1]:
         return linked

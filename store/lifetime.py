@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, delete, select, update
@@ -46,7 +47,7 @@ class DatabaseLifetime:
         return True
 
     def erase(self, job: str) -> bool:
-        with self._database.transaction("erase") as connection:
+        with self._database.transaction("erase") as connection, self._database.surrogates(connection):
             held = ended(connection, job)
             if held.erased_ms is not None:
                 return False
@@ -110,9 +111,10 @@ def rows_of(connection: Connection, held: Any) -> list[Placed]:
     """Every append of a job: by the links, or where these do not lead from its head to its first, by looking at all."""
     walked = connection.execute(FROM_TAIL, {"tail": held.tail, "after": ALL})
     linked = [Placed(row[0], Stored._make(row[1:])) for row in walked]
-    begins = [1, *(placed.row.last + 1 for placed in linked)]
-    if begins == [*(placed.row.first for placed in linked), held.sequence + 1]:
-        return linked
+    spans = [(placed.row.first, placed.row.last) for placed in linked]
+    with suppress(TypeError):  # a damaged value of another type
+        if [1, *(last + 1 for _, last in spans)] == [*(first for first, _ in spans), held.sequence + 1]:
+            return linked
     columns = [appends.c[name] for name in ("id", *Stored._fields)]
     found = connection.execute(
         select(*columns).where(appends.c.job_id == held.id).order_by(appends.c.first, appends.c.id)

@@ -244,6 +244,65 @@ def test_a_reader_that_keeps_the_write_ahead_file_is_named(
     done = decodelog("erase", job, "--json", db=sqlite_url)
     assert (done.code, done.json) == (1, {"jobs": [{"job": job, "erased": True}], "scrubbed": False})
     assert "run the same command again" in done.stderr
+    swept = decodelog("sweep", "--json", db=sqlite_url)
+    assert (swept.code, swept.json) == (1, {"jobs": [], "scrubbed": False})
     reader.close()
     again = decodelog("erase", job, "--json", db=sqlite_url)
     assert (again.code, again.json) == (0, {"jobs": [{"job": job, "erased": False}], "scrubbed": True})
+    assert decodelog("sweep", "--json", db=sqlite_url).json == {"jobs": [], "scrubbed": True}
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("payload", "5"), ("payload", "'secret'"), ("payload", "CAST(x'ff736563726574' AS TEXT)"), ("key", "''"),
+        ("key", "x''"), ("key", "x'736563726574'"), ("last", "'secret'"), ("last", "x'736563726574'"),
+    ],
+)  # fmt: skip
+def test_a_damaged_log_is_erased_all_the_same_and_does_not_look_sound(
+    column: str, value: str, model: Path, sqlite_url: str, tmp_path: Path
+) -> None:
+    """Nor does it keep the others from it, or from a redacted export."""
+    bad, good = (run(model, sqlite_url, "--retain", "0s") for _ in range(2))
+    with opened(sqlite_url) as store, store._database.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE appends SET {column} = {value} WHERE id = 3")
+    assert decodelog("export", "--all", "--redact", "--out", tmp_path / "redacted", db=sqlite_url).code == 0
+    swept = decodelog("sweep", "--json", db=sqlite_url)
+    assert (swept.code, [(each["job"], each["erased"]) for each in swept.json["jobs"]]) == (
+        0, [(bad, True), (good, True)],
+    )  # fmt: skip
+    audited = decodelog("audit", "--json", db=sqlite_url)
+    assert (audited.code, {fault["job"] for fault in audited.json["faults"]}) == (1, {bad})
+    for content in (files_of(sqlite_url), (tmp_path / "redacted").read_bytes()):
+        assert PROMPT.encode() not in content
+        assert b"65,32,115,101,99,114,101,116" not in content
+        assert b"secret" not in content or column == "last"
+    assert not verify(tmp_path / "redacted").ok
+
+
+@pytest.mark.parametrize("command", [("erase",), ("sweep",)])
+def test_a_job_that_cannot_be_erased_is_named_and_the_others_are(
+    command: tuple[str], model: Path, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, free = (run(model, sqlite_url, "--retain", "0s") for _ in range(2))
+    row = jobs(sqlite_url)[0]
+    folder = tmp_path / "kept" / binding_of(row.job, bytes.fromhex(row.identity)).hex()
+    folder.mkdir(parents=True)
+    (folder / "rows").write_bytes(b"rows")
+
+    def refuse(path: Any, *_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    names = (stuck, free) if command == ("erase",) else ()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.unlink", refuse)
+        told = decodelog(*command, *names, "--snapshots", tmp_path / "kept", "--json", db=sqlite_url)
+    first, second = told.json["jobs"]
+    assert (told.code, first["job"], first["refused"]["code"]) == (1, stuck, "unwritable_output")
+    assert second == {"job": free, "erased": True}
+    assert [each.erased_ms is None for each in jobs(sqlite_url)] == [True, False]
+    assert decodelog(*command, *names, "--snapshots", tmp_path / "kept", db=sqlite_url).code == 0
+    assert not folder.exists()
+    refused = decodelog(*command, *names, "--snapshots", tmp_path / "nothing", "--json", db=sqlite_url)
+    assert (refused.code, refused.error["code"]) == (2, "wrong_use")

@@ -13,6 +13,7 @@ from ..fsm.errors import ContentErased, JobNotEnded, SealRefused, UnknownJob
 from ..fsm.ports import Head
 from .database import Database
 from .erased import erased
+from .scrub import scrub
 from .stored import Stored
 from .tables import appends, jobs, snapshots
 from .walk import ALL, FROM_TAIL
@@ -60,14 +61,7 @@ class DatabaseLifetime:
         return True
 
     def scrub(self) -> bool:
-        if not self._database.sqlite:
-            with self._database.single() as connection:
-                connection.exec_driver_sql("VACUUM appends, snapshots")
-            return True
-        with self._database.driver.aside(), self._database.single() as connection:
-            # It waits for readers as patiently as any statement waits.
-            busy: int = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
-        return not busy
+        return scrub(self._database)
 
     def past_retention(self) -> list[str]:
         due = jobs.c.ended_ms + jobs.c.retain_ms <= self._database.now_ms()

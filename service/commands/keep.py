@@ -154,7 +154,7 @@ class Told:
             terminal.write_json({"jobs": self._jobs, "scrubbed": self.scrubbed})
         if not self.scrubbed:
             terminal.say(
-                "other readers keep the write-ahead file, which still has bytes of what was erased; "
+                "other readers still see what was erased, and the database keeps bytes of it for them; "
                 "run the same command again when they are gone",
                 style="yellow",
             )

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from commandline import decodelog, jobs, script
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, text
 
+from decodelog.fsm.ports import Command
 from decodelog.fsm.spec import binding_of
 from decodelog.service.audit import verify
 from decodelog.service.database import opened
-from decodelog.store import chain, offer
+from decodelog.store import chain, offer, scrub
 from decodelog.store.bundle import Bundle
-from decodelog.store.engine import open_store
+from decodelog.store.database import BUSY_TIMEOUT_MS
 
 pytestmark = pytest.mark.contract("LOG-9")
 
@@ -236,7 +238,7 @@ def test_a_reader_that_keeps_the_write_ahead_file_is_named(
     model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job is erased; its bytes go when the same command is run again without that reader."""
-    monkeypatch.setitem(open_store.__kwdefaults__, "busy_timeout_ms", 50)
+    monkeypatch.setattr(scrub, "PAUSE_S", 0)
     job = run(model, sqlite_url)
     reader = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     reader.execute("BEGIN")
@@ -250,6 +252,61 @@ def test_a_reader_that_keeps_the_write_ahead_file_is_named(
     again = decodelog("erase", job, "--json", db=sqlite_url)
     assert (again.code, again.json) == (0, {"jobs": [{"job": job, "erased": False}], "scrubbed": True})
     assert decodelog("sweep", "--json", db=sqlite_url).json == {"jobs": [], "scrubbed": True}
+
+
+def test_a_scrub_that_waits_for_a_reader_keeps_no_writer_waiting(
+    model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite holds the write lock while it waits: only shortly, and then others have their turn."""
+    pauses: list[float] = []
+    job = run(model, sqlite_url)
+    reader = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM jobs").fetchall()
+    with opened(sqlite_url) as store:
+        assert store.erase(job)
+        engine, timeouts = store._database._single, list[int]()
+
+        def executed(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+            if "wal_checkpoint" in statement:
+                timeouts.append(connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one())
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            assert store.post(Command(str(len(pauses)), job, "cancel"))
+
+        event.listen(engine, "after_cursor_execute", executed)
+        monkeypatch.setattr("time.sleep", pause)
+        assert not store.scrub()
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == BUSY_TIMEOUT_MS
+    assert timeouts == [scrub.BUSY_MS] * scrub.TRIES
+    assert len(pauses) == scrub.TRIES - 1
+    reader.close()
+
+
+@pytest.mark.parametrize("another_role", [False, True])
+def test_a_transaction_that_still_sees_the_content_is_named_on_postgresql(
+    another_role: bool, model: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub, "PAUSE_S", 0)
+    job, query = run(model, postgres_url), "SELECT payload FROM appends ORDER BY id LIMIT 1"
+    if another_role:
+        monkeypatch.setattr(scrub, "OLDER", masked(scrub.OLDER))
+    with psycopg.connect(postgres_url) as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        before = reader.execute(query).fetchone()
+        done = decodelog("erase", job, "--json", db=postgres_url)
+        assert (done.code, done.json) == (1, {"jobs": [{"job": job, "erased": True}], "scrubbed": False})
+        assert reader.execute(query).fetchone() == before
+        assert decodelog("sweep", "--json", db=postgres_url).json["scrubbed"] is False
+    assert decodelog("sweep", "--json", db=postgres_url).json == {"jobs": [], "scrubbed": True}
+
+
+def masked(query: Any) -> Any:
+    """The query as a role without `pg_read_all_stats` runs it: of others' sessions there is no more than their name."""
+    shown = "SELECT pid, datname, CAST(NULL AS XID) AS backend_xmin, '<insufficient privilege>' AS query"
+    return text(str(query.text).replace("pg_stat_activity a", f"({shown} FROM pg_stat_activity) a"))
 
 
 @pytest.mark.contract("LOG-3")

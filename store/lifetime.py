@@ -11,8 +11,10 @@ from sqlalchemy.engine import Connection
 
 from ..fsm.errors import ContentErased, JobNotEnded, SealRefused, UnknownJob
 from ..fsm.ports import Head
+from .chain import StoredLog
 from .database import Database
 from .erased import erased
+from .listing import job_row, wrong
 from .scrub import scrub
 from .stored import Stored
 from .tables import appends, jobs, snapshots
@@ -31,6 +33,14 @@ class DatabaseLifetime:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def whole(self, job: str) -> StoredLog:
+        with self._database.transaction() as connection, self._database.surrogates(connection):
+            held = ended(connection, job)
+            rows = [placed.row for placed in rows_of(connection, held)]
+        damage = wrong(held)
+        head, listed = Head(held.sequence, held.chain), None if damage else job_row(held)
+        return StoredLog(job, head, held.fence, rows, damage, listed)
 
     def seal(self, job: str, head: Head, row: Stored) -> bool:
         with self._database.transaction("seal") as connection:

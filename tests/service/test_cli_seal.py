@@ -14,7 +14,9 @@ from decodelog.fsm.errors import ContentErased
 from decodelog.fsm.events import DecisionMade, RequestClosed
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Append, Outcome
+from decodelog.fsm.snapshot import Keep, Snapshot
 from decodelog.fsm.states import Status
+from decodelog.service import audit as auditing
 from decodelog.service import seal as sealing
 from decodelog.service.database import opened
 from decodelog.service.reading import Follower
@@ -276,3 +278,36 @@ def test_sealing_reads_the_jobs_own_appends_and_no_others(model: Path, sqlite_ur
         assert sealing.seal(store, row.job).done
     assert any(plan.startswith("SEARCH") for plan in plans)
     assert not [plan for plan in plans if plan.split()[:2] in (["SCAN", "appends"], ["SCAN", "a"])]
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize("moment", ["audit_rows", "row", "snapshot"])
+@pytest.mark.parametrize("changes", [("seal",), ("erase",), ("seal", "erase")], ids="-".join)
+def test_what_is_sealed_or_erased_during_an_audit_is_no_fault(
+    changes: tuple[str, ...], moment: str, model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change comes right after another call of the same reading."""
+    run(model, sqlite_url, "sampled")
+    (row,) = jobs(sqlite_url)
+    with opened(sqlite_url) as store, opened(sqlite_url) as other:
+        of: Any = auditing if moment == "audit_rows" else store
+        real, coming = getattr(of, moment), list(changes)
+
+        def then_changed(*given: Any) -> Any:
+            found = real(*given)
+            monkeypatch.setattr(of, moment, real)
+            for _ in list(coming) if moment == "audit_rows" else coming[:1]:
+                if coming.pop(0) == "seal":
+                    assert sealing.seal(other, row.job).done
+                else:
+                    assert other.erase(row.job)
+            monkeypatch.setattr(of, moment, then_changed)
+            return found
+
+        *_, last = records = list(store.read(row.job))[:12]
+        store.keep([Keep(row.fence, 0, Snapshot.of(sealing.transcript(records), Head(last)))])
+        assert store.snapshot(row.job) is not None
+        monkeypatch.setattr(of, moment, then_changed)
+        report = auditing.audit(store)
+        assert report.faults == []
+        assert report.erased or "seal" in changes

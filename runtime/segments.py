@@ -26,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, uint8
 
+from ..fsm.errors import UnwritableOutput
 from .job import Job
 from .session import Session
 
@@ -191,8 +192,16 @@ def file_name(start: int, stop: int, link: bytes) -> str:
 
 
 def discard(directory: Path, binding: bytes) -> None:
-    """Remove what was kept of a job that nobody runs."""
-    shutil.rmtree(folder_of(directory, binding), ignore_errors=True)
+    """Remove what was kept of a job that nobody runs. Errors: UnwritableOutput, where some of it stays."""
+    folder, reason = folder_of(directory, binding), "something else is written there"
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:  # the folder, or a file of it that another process has just removed
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if folder.exists():
+        raise UnwritableOutput(str(folder), f"the cache that is kept there cannot be removed ({reason})")
 
 
 def _ids(job: Job, start: int, stop: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..fsm.audit import Audited, Fault, compare, replay
 from ..fsm.errors import NotAnExport
@@ -13,6 +13,9 @@ from ..fsm.snapshot import Snapshot
 from ..store.audit import ShowsRows, audit_rows
 from ..store.bundle import Bundle
 from ..store.frames import begins
+
+CHANGES: Final = 3
+"""States of an ended job's log, one after the other: whole, sealed, erased."""
 
 
 class AuditedLog(ShowsRows, Protocol):
@@ -67,7 +70,8 @@ def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
     """Prove chain, sequence, receipts, frontiers, replay and listing of each job. Errors: UnknownJob.
 
     Rows that are not what was appended are all named, and their jobs not replayed, nor those whose content is erased.
-    Jobs that run meanwhile are audited as far as they were when they were read.
+    Jobs that run meanwhile are audited as far as they were when they were read, and those that are erased meanwhile are
+    counted as erased.
     """
     if jobs is None:
         stored = [audit_rows(log)]
@@ -76,16 +80,20 @@ def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
         stored = [audit_rows(log, job) for job in jobs]
         names = list(jobs)
     faults = [fault for each in stored for fault in each.faults]
-    unread = {fault.job for fault in faults}.union(*(each.erased for each in stored))
+    sealed = {job for each in stored for job in each.sealed}
+    erased = {job for each in stored for job in each.erased}
+    unread = erased.union(fault.job for fault in faults)
     events = 0
     for name in names:
         if name in unread:
             continue
         audited = _replayed(log, name)
+        if audited is None:
+            erased.add(name)
+            continue
         events += audited.events
         faults += audited.faults
-    sealed, erased = sum(len(each.sealed) for each in stored), sum(len(each.erased) for each in stored)
-    return Report(sum(each.jobs for each in stored), events, faults, sealed=sealed, erased=erased)
+    return Report(sum(each.jobs for each in stored), events, faults, sealed=len(sealed), erased=len(erased))
 
 
 def verify(path: Path) -> Report:
@@ -103,9 +111,22 @@ def verify(path: Path) -> Report:
     return report._replace(faults=[*bundle.faults, *report.faults], digest=bundle.digest)
 
 
-def _replayed(log: AuditedLog, job: str) -> Audited:
+def _replayed(log: AuditedLog, job: str) -> Audited | None:
+    """Replay one job, once more where it was sealed or erased at the same time; None where its content is erased."""
+    row = log.row(job)
+    for _ in range(CHANGES):
+        if row.erased_ms is not None:
+            return None
+        audited = _compared(log, row)
+        before, row = row, log.row(job)
+        if not audited.faults or (row.sealed_ms, row.erased_ms) == (before.sealed_ms, before.erased_ms):
+            break
+    return audited
+
+
+def _compared(log: AuditedLog, row: JobRow) -> Audited:
     """Replay one job, and compare it with its listing where no append came between the two readings."""
-    row, snapshot = log.row(job), log.snapshot(job)  # the log is read last: it goes beyond both
+    job, snapshot = row.job, log.snapshot(row.job)  # the log is read last: it goes beyond both
     audited = replay(job, log.read(job), snapshot)
     # A listing that is behind its log at rest fails in `read`.
     settled = audited.events == row.head.sequence

@@ -27,13 +27,15 @@ def check_ended(rows: Sequence[JobRow]) -> None:
 
 
 def erase(log: SealableLog, job: str, snapshots: Path | None = None) -> Erased:
-    """Erase the content of one job, and the cache that was kept of it under `snapshots`. Errors: those of `KeepsLogs`.
+    """Erase the content of one job, and before it the cache that was kept of it under `snapshots`.
 
     What the database file still holds of it goes with `KeepsLogs.scrub`, once for many jobs.
+    Errors: those of `KeepsLogs`, and UnwritableOutput where the cache cannot be removed; then the job is not erased.
     """
-    done = log.erase(job)
     if snapshots is not None:
         from ..runtime.segments import discard
 
-        discard(snapshots, binding_of(job, bytes.fromhex(log.row(job).identity)))
-    return Erased(job, done)
+        row = log.row(job)
+        check_ended([row])
+        discard(snapshots, binding_of(job, bytes.fromhex(row.identity)))
+    return Erased(job, log.erase(job))

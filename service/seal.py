@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from ..fsm.errors import ContentErased, JobNotEnded, Problem, SealRefused
+from ..fsm.errors import ContentErased, Problem, SealRefused
 from ..fsm.load import load
-from ..fsm.ports import Record
+from ..fsm.ports import JobRow, Record
+from ..fsm.snapshot import Snapshot
 from ..fsm.thinned import ThinnedStep
 from ..fsm.transcript import Transcript
-from ..store import sealed
+from ..store import chain, sealed
+from ..store.chain import StoredLog
 from ..store.keeping import KeepsLogs
 from ..store.stored import Stored
 from .audit import AuditedLog, audit
@@ -37,20 +40,21 @@ def seal(log: SealableLog, job: str) -> Sealed:
 
     Errors: UnknownJob, JobNotEnded, ContentErased, SealRefused; nothing has changed then.
     """
-    row = log.row(job)
-    if row.finish is None:
-        raise JobNotEnded(job, row.status.value)
+    stored = log.whole(job)
+    row, rows = stored.row, list(stored.rows)
+    if row is None:
+        raise SealRefused(job, stored.damage)
     if row.erased_ms is not None:
         raise ContentErased(job)
-    rows = [each for stored in log.logs(job) for each in stored.rows]
     before = size(rows)
     if row.sealed_ms is not None:
         return Sealed(job, row.output, before, before)
-    report = audit(log, [job])
+    # All is derived from one reading: what is sealed or erased meanwhile is found when the rows are replaced.
+    report = audit(Once(log, stored._replace(rows=rows)), [job])
     if report.faults:
         fault = report.faults[0]
         raise SealRefused(job, f"event {fault.sequence} [{fault.kind}] {fault.detail}")
-    records = list(log.read(job))
+    records = list(chain.records(job, rows, 0))
     whole = transcript(records)
     state = whole.state
     one = sealed.seal(row.head, rows, records, structured=state is None or state.structure is not None)
@@ -58,6 +62,32 @@ def seal(log: SealableLog, job: str) -> Sealed:
         raise SealRefused(job, reason)
     done = log.seal(job, row.head, one)
     return Sealed(job, row.output, before, size([one]) if done else before)
+
+
+class Once:
+    """One job's log as it was read once, to be audited; its snapshots as they are."""
+
+    def __init__(self, log: AuditedLog, stored: StoredLog) -> None:
+        self._log = log
+        self._stored = stored
+
+    def logs(self, job: str | None = None) -> Iterator[StoredLog]:
+        return iter([self._stored])
+
+    def read(self, job: str) -> Iterator[Record]:
+        return chain.records(job, self._stored.rows, 0)
+
+    def row(self, job: str) -> JobRow:
+        return self.rows()[0]
+
+    def rows(self) -> list[JobRow]:
+        return [] if self._stored.row is None else [self._stored.row]
+
+    def snapshot(self, job: str) -> Snapshot | None:
+        return self._log.snapshot(job)
+
+    def snapshot_damage(self, job: str) -> str:
+        return self._log.snapshot_damage(job)
 
 
 def difference(job: str, whole: Transcript, records: list[Record], one: Stored) -> str:

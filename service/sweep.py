@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from ..fsm.errors import ContentErased, SealRefused
+from ..fsm.errors import ContentErased, Defect, Problem, Rejected
 from .erase import Erased, erase
 from .seal import SealableLog, Sealed, seal
 
-Heard = Callable[["Erased | Sealed | SealRefused"], None]
+
+class Refused(NamedTuple):
+    """A job that could not be erased or sealed, and is as it was."""
+
+    job: str
+    what: Literal["erased", "sealed"]
+    problem: Problem
+
+
+Heard = Callable[[Erased | Sealed | Refused], None]
 
 
 class Due(NamedTuple):
@@ -30,22 +39,37 @@ def due(log: SealableLog, seal_after_ms: int | None) -> Due:
 def sweep(log: SealableLog, seal_after_ms: int | None, hear: Heard, snapshots: Path | None = None) -> bool:
     """Do what is due; `hear` is told each job. False where the bytes of what was erased could not be given up yet.
 
-    A log whose audit finds a fault is not sealed, and does not keep the others from it.
+    A job that cannot be erased or sealed does not keep the others from it.
     """
     found = due(log, seal_after_ms)
-    for job in found.erase:
-        hear(erase(log, job, snapshots))
-    scrubbed = log.scrub() if found.erase else True
+    scrubbed = erase_all(log, found.erase, hear, snapshots)
     seal_all(log, found.seal, hear)
     return scrubbed
 
 
-def seal_all(log: SealableLog, jobs: list[str], hear: Heard) -> None:
+def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Path | None = None) -> bool:
+    """Erase these jobs, and have the database give up the bytes of all that was erased; False where it cannot yet.
+
+    `hear` is told each job, or why it was refused. The bytes may be those of an earlier erasure, whose command was
+    killed or found a reader in the way: so they are asked for also where nothing is erased now.
+    """
+    try:
+        for job in jobs:
+            try:
+                hear(erase(log, job, snapshots))
+            except (Rejected, Defect) as problem:
+                hear(Refused(job, "erased", problem))
+    finally:
+        scrubbed = log.scrub()
+    return scrubbed
+
+
+def seal_all(log: SealableLog, jobs: Iterable[str], hear: Heard) -> None:
     """Seal these jobs; `hear` is told each, or why it was refused. What is erased meanwhile is passed over."""
     for job in jobs:
         try:
             hear(seal(log, job))
-        except SealRefused as refused:
-            hear(refused)
         except ContentErased:
             continue
+        except (Rejected, Defect) as problem:
+            hear(Refused(job, "sealed", problem))

@@ -94,16 +94,21 @@ class Database:
     @contextmanager
     def lenient(self) -> Iterator[Connection]:
         """A `single` connection on which text that is no UTF-8 has surrogates, where SQLite's driver would raise."""
-        with self.single() as connection:
-            if not self.sqlite:  # PostgreSQL stores no such text
-                yield connection
-                return
-            driver = cast(sqlite3.Connection, connection.connection.dbapi_connection)
-            driver.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
-            try:
-                yield connection
-            finally:
-                driver.text_factory = str
+        with self.single() as connection, self.surrogates(connection):
+            yield connection
+
+    @contextmanager
+    def surrogates(self, connection: Connection) -> Iterator[None]:
+        """Have text that is no UTF-8 read with surrogates."""
+        if not self.sqlite:  # PostgreSQL stores no such text
+            yield
+            return
+        driver = cast(sqlite3.Connection, connection.connection.dbapi_connection)
+        driver.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+        try:
+            yield
+        finally:
+            driver.text_factory = str
 
     @contextmanager
     def long_read(self) -> Iterator[Connection]:

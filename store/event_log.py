@@ -22,9 +22,10 @@ from .database import Database
 from .listing import job_row, readable, sound_head, wrong
 from .offer import Offer, Tenancy, offer
 from .refusals import Refusal
-from .settle import Place, add, walk
+from .settle import Place, add
 from .stored import Stored
 from .tables import appends, jobs, refusals
+from .walk import FROM_HEAD
 
 ADMIT_TRIES = 3
 
@@ -80,27 +81,23 @@ class DatabaseLog:
         return self._appender([offer(append) for append in batch]) if batch else list
 
     def read(self, job: str, after: int = 0) -> Iterator[Record]:
-        tail, head = self._end(job)
-        with self._database.single() as connection:
-            rows = walk(connection, tail, after) if after < head.sequence else []
+        head, rows = self._leading(job, after)
         return whole(job, rows, after, head)
 
     def follow(self, job: str, head: Head) -> Iterator[Record]:
-        tail, end = self._end(job)
+        end, rows = self._leading(job, head.sequence)
         if head.sequence > end.sequence:
             raise CorruptRecord(job, end.sequence, f"the log ends there, and does not reach event {head.sequence}")
-        with self._database.single() as connection:
-            rows = walk(connection, tail, head.sequence) if head != end else []
         return whole(job, [row for row in rows if row.last > head.sequence], head.sequence, end, head)
 
-    def _end(self, job: str) -> tuple[int, Head]:
-        """The id of a job's newest append, and the head there. What they lead to never changes."""
-        query = select(jobs.c.tail, jobs.c.sequence, jobs.c.chain).where(jobs.c.job == job)
+    def _leading(self, job: str, after: int) -> tuple[Head, list[Stored]]:
+        """The job's head, and the appends that lead there from sequence `after`, none where nothing is beyond it."""
         with self._database.single() as connection:
-            row = connection.execute(query).first()
-        if row is None:
+            found = connection.execute(FROM_HEAD, {"job": job, "after": after}).all()
+        if not found:
             raise UnknownJob(job)
-        return row.tail, sound_head(job, Head(row.sequence, row.chain))
+        _, sequence, _, _, _, chain, _ = found[0]
+        return sound_head(job, Head(sequence, chain)), [Stored._make(row[1:]) for row in found[1:]]
 
     def row(self, job: str) -> JobRow:
         with self._database.lenient() as connection:

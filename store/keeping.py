@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..fsm.ports import Head
+from .chain import StoredLog
 from .stored import Stored
 
 
 class KeepsLogs(Protocol):
     """Every method is one transaction: a kill leaves the old log or the new one. Errors: those of the store."""
+
+    def whole(self, job: str) -> StoredLog:
+        """All that is stored of an ended job's log at one moment: by its links, or else by its rows.
+
+        Errors: UnknownJob, JobNotEnded.
+        """
 
     def seal(self, job: str, head: Head, row: Stored) -> bool:
         """Put `row`, which stands for the whole log up to `head`, in the place of all of the job's appends.

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, delete, select, text, update
+from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.engine import Connection
 
 from ..fsm.errors import ContentErased, JobNotEnded, SealRefused, UnknownJob
 from ..fsm.ports import Head
+from .chain import StoredLog
 from .database import Database
 from .erased import erased
+from .listing import job_row, wrong
+from .scrub import scrub
 from .stored import Stored
 from .tables import appends, jobs, snapshots
-
-WALK = text(
-    """
-    WITH RECURSIVE walk (id, prev) AS (
-        SELECT id, prev FROM appends WHERE id = :tail
-        UNION ALL
-        SELECT a.id, a.prev FROM walk w JOIN appends a ON a.id = w.prev AND a.id < w.id
-    )
-    SELECT a.id, a.first, a.last, a.fence, a.key, a.chain, a.payload
-    FROM walk w JOIN appends a ON a.id = w.id ORDER BY a.first, a.id
-    """
-)
+from .walk import ALL, FROM_TAIL
 
 
 class Placed(NamedTuple):
@@ -40,6 +33,14 @@ class DatabaseLifetime:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def whole(self, job: str) -> StoredLog:
+        with self._database.transaction() as connection, self._database.surrogates(connection):
+            held = ended(connection, job)
+            rows = [placed.row for placed in rows_of(connection, held)]
+        damage = wrong(held)
+        head, listed = Head(held.sequence, held.chain), None if damage else job_row(held)
+        return StoredLog(job, head, held.fence, rows, damage, listed)
 
     def seal(self, job: str, head: Head, row: Stored) -> bool:
         with self._database.transaction("seal") as connection:
@@ -57,7 +58,7 @@ class DatabaseLifetime:
         return True
 
     def erase(self, job: str) -> bool:
-        with self._database.transaction("erase") as connection:
+        with self._database.transaction("erase") as connection, self._database.surrogates(connection):
             held = ended(connection, job)
             if held.erased_ms is not None:
                 return False
@@ -70,14 +71,7 @@ class DatabaseLifetime:
         return True
 
     def scrub(self) -> bool:
-        if not self._database.sqlite:
-            with self._database.single() as connection:
-                connection.exec_driver_sql("VACUUM appends, snapshots")
-            return True
-        with self._database.driver.aside(), self._database.single() as connection:
-            # It waits for readers as patiently as any statement waits.
-            busy: int = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
-        return not busy
+        return scrub(self._database)
 
     def past_retention(self) -> list[str]:
         due = jobs.c.ended_ms + jobs.c.retain_ms <= self._database.now_ms()
@@ -119,10 +113,12 @@ def ended(connection: Connection, job: str) -> Any:
 
 def rows_of(connection: Connection, held: Any) -> list[Placed]:
     """Every append of a job: by the links, or where these do not lead from its head to its first, by looking at all."""
-    linked = [Placed(row[0], Stored._make(row[1:])) for row in connection.execute(WALK, {"tail": held.tail})]
-    begins = [1, *(placed.row.last + 1 for placed in linked)]
-    if begins == [*(placed.row.first for placed in linked), held.sequence + 1]:
-        return linked
+    walked = connection.execute(FROM_TAIL, {"tail": held.tail, "after": ALL})
+    linked = [Placed(row[0], Stored._make(row[1:])) for row in walked]
+    spans = [(placed.row.first, placed.row.last) for placed in linked]
+    with suppress(TypeError):  # a damaged value of another type
+        if [1, *(last + 1 for _, last in spans)] == [*(first for first, _ in spans), held.sequence + 1]:
+            return linked
     columns = [appends.c[name] for name in ("id", *Stored._fields)]
     found = connection.execute(
         select(*columns).where(appends.c.job_id == held.id).order_by(appends.c.first, appends.c.id)

@@ -275,6 +275,11 @@ class MemoryStore:
 
     # ---- how long logs stay ----
 
+    def whole(self, job: str) -> StoredLog:
+        with self._lock:
+            self._ended(job)
+            return next(self.logs(job))
+
     def seal(self, job: str, head: Head, row: Stored) -> bool:
         with self._lock:
             held = self._ended(job)

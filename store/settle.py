@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 
 from ..fsm.errors import CorruptRecord
@@ -20,24 +20,9 @@ from .database import Database
 from .listing import sound_head
 from .offer import Offer, Tenancy, refusal
 from .refusals import RECORDED
-from .stored import CHECK_BYTES, Stored
+from .stored import Stored
 from .tables import appends, jobs, refusals
-
-# From a job's newest append back along its links, to the last anchor that lies wholly at or before `after`. A link
-# leads to an older row, so a damaged one cannot lead in a circle.
-WALK = text(
-    f"""
-    WITH RECURSIVE walk (id, prev, last, anchor) AS (
-        SELECT id, prev, last, length(chain) > {CHECK_BYTES} FROM appends WHERE id = :tail
-        UNION ALL
-        SELECT a.id, a.prev, a.last, length(a.chain) > {CHECK_BYTES}
-        FROM walk w JOIN appends a ON a.id = w.prev AND a.id < w.id
-        WHERE NOT (w.anchor AND w.last <= :after)
-    )
-    SELECT a.first, a.last, a.fence, a.key, a.chain, a.payload
-    FROM walk w JOIN appends a ON a.id = w.id ORDER BY a.first
-    """
-)
+from .walk import FROM_TAIL
 
 
 class Place(NamedTuple):
@@ -60,7 +45,7 @@ def place(connection: Connection, job: str) -> Place | None:
 
 def walk(connection: Connection, tail: int, after: int) -> list[Stored]:
     """A job's appends in order, from an anchor at or before sequence `after`, or else the first, to the newest."""
-    return [Stored._make(row) for row in connection.execute(WALK, {"tail": tail, "after": after}).all()]
+    return [Stored._make(row[1:]) for row in connection.execute(FROM_TAIL, {"tail": tail, "after": after}).all()]
 
 
 def surroundings(job: str, rows: Iterable[Stored], sequence: int) -> tuple[bytes | None, Stored | None]:

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from ...fsm.ports import EventLog
     from ..erase import Erased
     from ..seal import Sealed
+    from ..sweep import Refused
 
 _NAMES = typer.Argument(metavar="JOB", help="Names of jobs or families, or their beginnings.", show_default=False)
 _SNAPSHOTS = typer.Option(
     "--snapshots",
     metavar="DIR",
+    exists=True,
     file_okay=False,
     help="Also remove the caches that were kept here.",
     show_default=False,
@@ -76,15 +78,13 @@ def seal(
 def erase(job: Names, snapshots: Snapshots = None, db: options.Database = None, json: options.Json = False) -> None:
     """Erase prompt, output and request of ended jobs for good; the chain of their logs can still be proven."""
     from ..erase import check_ended
-    from ..erase import erase as erase_job
+    from ..sweep import erase_all
 
     told = Told(json)
     with opened(db) as store:
         jobs = named(store, job)
         check_ended([store.row(name) for name in jobs])
-        for name in jobs:
-            told.hear(erase_job(store, name, snapshots))
-        told.scrubbed = store.scrub()
+        told.scrubbed = erase_all(store, jobs, told.hear, snapshots)
     told.end()
 
 
@@ -129,13 +129,15 @@ class Told:
         self._jobs: list[dict[str, Any]] = []
         self._refused = False
 
-    def hear(self, what: Erased | Sealed | SealRefused) -> None:
+    def hear(self, what: Erased | Sealed | Refused) -> None:
         from ..seal import Sealed
+        from ..sweep import Refused
 
-        if isinstance(what, SealRefused):
+        if isinstance(what, Refused):
             self._refused = True
-            self._jobs.append({"job": what.job, "refused": what.facts()})
-            words = f"{what.job} is not sealed: {what.reason}"
+            self._jobs.append({"job": what.job, "refused": what.problem.facts()})
+            reason = what.problem.reason if isinstance(what.problem, SealRefused) else what.problem
+            words = f"{what.job} is not {what.what}: {reason}"
         elif isinstance(what, Sealed):
             self._jobs.append({"job": what.job, "sealed": what.done, "tokens": what.tokens, "bytes": what.after})
             bytes_said = f"{what.tokens} tokens, {what.before:,} bytes before and {what.after:,} after"
@@ -152,7 +154,7 @@ class Told:
             terminal.write_json({"jobs": self._jobs, "scrubbed": self.scrubbed})
         if not self.scrubbed:
             terminal.say(
-                "other readers keep the write-ahead file, which still has bytes of what was erased; "
+                "other readers still see what was erased, and the database keeps bytes of it for them; "
                 "run the same command again when they are gone",
                 style="yellow",
             )

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from commandline import decodelog, jobs, script
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, text
 
+from decodelog.fsm.ports import Command
 from decodelog.fsm.spec import binding_of
 from decodelog.service.audit import verify
 from decodelog.service.database import opened
-from decodelog.store import chain, offer
+from decodelog.store import chain, offer, scrub
 from decodelog.store.bundle import Bundle
-from decodelog.store.engine import open_store
+from decodelog.store.database import BUSY_TIMEOUT_MS
 
 pytestmark = pytest.mark.contract("LOG-9")
 
@@ -236,7 +238,7 @@ def test_a_reader_that_keeps_the_write_ahead_file_is_named(
     model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job is erased; its bytes go when the same command is run again without that reader."""
-    monkeypatch.setitem(open_store.__kwdefaults__, "busy_timeout_ms", 50)
+    monkeypatch.setattr(scrub, "PAUSE_S", 0)
     job = run(model, sqlite_url)
     reader = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     reader.execute("BEGIN")
@@ -244,6 +246,120 @@ def test_a_reader_that_keeps_the_write_ahead_file_is_named(
     done = decodelog("erase", job, "--json", db=sqlite_url)
     assert (done.code, done.json) == (1, {"jobs": [{"job": job, "erased": True}], "scrubbed": False})
     assert "run the same command again" in done.stderr
+    swept = decodelog("sweep", "--json", db=sqlite_url)
+    assert (swept.code, swept.json) == (1, {"jobs": [], "scrubbed": False})
     reader.close()
     again = decodelog("erase", job, "--json", db=sqlite_url)
     assert (again.code, again.json) == (0, {"jobs": [{"job": job, "erased": False}], "scrubbed": True})
+    assert decodelog("sweep", "--json", db=sqlite_url).json == {"jobs": [], "scrubbed": True}
+
+
+def test_a_scrub_that_waits_for_a_reader_keeps_no_writer_waiting(
+    model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite holds the write lock while it waits: only shortly, and then others have their turn."""
+    pauses: list[float] = []
+    job = run(model, sqlite_url)
+    reader = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM jobs").fetchall()
+    with opened(sqlite_url) as store:
+        assert store.erase(job)
+        engine, timeouts = store._database._single, list[int]()
+
+        def executed(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+            if "wal_checkpoint" in statement:
+                timeouts.append(connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one())
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            assert store.post(Command(str(len(pauses)), job, "cancel"))
+
+        event.listen(engine, "after_cursor_execute", executed)
+        monkeypatch.setattr("time.sleep", pause)
+        assert not store.scrub()
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == BUSY_TIMEOUT_MS
+    assert timeouts == [scrub.BUSY_MS] * scrub.TRIES
+    assert len(pauses) == scrub.TRIES - 1
+    reader.close()
+
+
+@pytest.mark.parametrize("another_role", [False, True])
+def test_a_transaction_that_still_sees_the_content_is_named_on_postgresql(
+    another_role: bool, model: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub, "PAUSE_S", 0)
+    job, query = run(model, postgres_url), "SELECT payload FROM appends ORDER BY id LIMIT 1"
+    if another_role:
+        monkeypatch.setattr(scrub, "OLDER", masked(scrub.OLDER))
+    with psycopg.connect(postgres_url) as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        before = reader.execute(query).fetchone()
+        done = decodelog("erase", job, "--json", db=postgres_url)
+        assert (done.code, done.json) == (1, {"jobs": [{"job": job, "erased": True}], "scrubbed": False})
+        assert reader.execute(query).fetchone() == before
+        assert decodelog("sweep", "--json", db=postgres_url).json["scrubbed"] is False
+    assert decodelog("sweep", "--json", db=postgres_url).json == {"jobs": [], "scrubbed": True}
+
+
+def masked(query: Any) -> Any:
+    """The query as a role without `pg_read_all_stats` runs it: of others' sessions there is no more than their name."""
+    shown = "SELECT pid, datname, CAST(NULL AS XID) AS backend_xmin, '<insufficient privilege>' AS query"
+    return text(str(query.text).replace("pg_stat_activity a", f"({shown} FROM pg_stat_activity) a"))
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("payload", "5"), ("payload", "'secret'"), ("payload", "CAST(x'ff736563726574' AS TEXT)"), ("key", "''"),
+        ("key", "x''"), ("key", "x'736563726574'"), ("last", "'secret'"), ("last", "x'736563726574'"),
+    ],
+)  # fmt: skip
+def test_a_damaged_log_is_erased_all_the_same_and_does_not_look_sound(
+    column: str, value: str, model: Path, sqlite_url: str, tmp_path: Path
+) -> None:
+    """Nor does it keep the others from it, or from a redacted export."""
+    bad, good = (run(model, sqlite_url, "--retain", "0s") for _ in range(2))
+    with opened(sqlite_url) as store, store._database.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE appends SET {column} = {value} WHERE id = 3")
+    assert decodelog("export", "--all", "--redact", "--out", tmp_path / "redacted", db=sqlite_url).code == 0
+    swept = decodelog("sweep", "--json", db=sqlite_url)
+    assert (swept.code, [(each["job"], each["erased"]) for each in swept.json["jobs"]]) == (
+        0, [(bad, True), (good, True)],
+    )  # fmt: skip
+    audited = decodelog("audit", "--json", db=sqlite_url)
+    assert (audited.code, {fault["job"] for fault in audited.json["faults"]}) == (1, {bad})
+    for content in (files_of(sqlite_url), (tmp_path / "redacted").read_bytes()):
+        assert PROMPT.encode() not in content
+        assert b"65,32,115,101,99,114,101,116" not in content
+        assert b"secret" not in content or column == "last"
+    assert not verify(tmp_path / "redacted").ok
+
+
+@pytest.mark.parametrize("command", [("erase",), ("sweep",)])
+def test_a_job_that_cannot_be_erased_is_named_and_the_others_are(
+    command: tuple[str], model: Path, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, free = (run(model, sqlite_url, "--retain", "0s") for _ in range(2))
+    row = jobs(sqlite_url)[0]
+    folder = tmp_path / "kept" / binding_of(row.job, bytes.fromhex(row.identity)).hex()
+    folder.mkdir(parents=True)
+    (folder / "rows").write_bytes(b"rows")
+
+    def refuse(path: Any, *_: Any, **__: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    names = (stuck, free) if command == ("erase",) else ()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.unlink", refuse)
+        told = decodelog(*command, *names, "--snapshots", tmp_path / "kept", "--json", db=sqlite_url)
+    first, second = told.json["jobs"]
+    assert (told.code, first["job"], first["refused"]["code"]) == (1, stuck, "unwritable_output")
+    assert second == {"job": free, "erased": True}
+    assert [each.erased_ms is None for each in jobs(sqlite_url)] == [True, False]
+    assert decodelog(*command, *names, "--snapshots", tmp_path / "kept", db=sqlite_url).code == 0
+    assert not folder.exists()
+    refused = decodelog(*command, *names, "--snapshots", tmp_path / "nothing", "--json", db=sqlite_url)
+    assert (refused.code, refused.error["code"]) == (2, "wrong_use")

@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 from commandline import decodelog, jobs, script
+from sqlalchemy import event
 
+from decodelog.fsm.errors import ContentErased
 from decodelog.fsm.events import DecisionMade, RequestClosed
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Append, Outcome
+from decodelog.fsm.snapshot import Keep, Snapshot
 from decodelog.fsm.states import Status
+from decodelog.service import audit as auditing
+from decodelog.service import seal as sealing
 from decodelog.service.database import opened
 from decodelog.service.reading import Follower
 from decodelog.store.memory_log import MemoryStore
@@ -223,3 +228,86 @@ def test_only_the_middle_of_runs_is_thinned(model: Path, sqlite_url: str) -> Non
         whole = [e.receipt.step for r in store.read(row.job) for e in r.events if isinstance(e, DecisionMade)]
     assert decided.count("decision.made") == row.output == 24
     assert whole == [0, 1, 21, 22, 23]
+
+
+@pytest.mark.parametrize("moment", ["before it is read", "before it is audited", "before it is replaced"])
+@pytest.mark.parametrize("change", ["seal", "erase"])
+def test_who_seals_what_is_sealed_or_erased_meanwhile_is_told_so(
+    change: str, moment: str, model: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(model, database_url, "sampled")
+    (row,) = jobs(database_url)
+    with opened(database_url) as store, opened(database_url) as other:
+        of, name = {
+            "before it is read": (store, "whole"),
+            "before it is audited": (sealing, "audit"),
+            "before it is replaced": (store, "seal"),
+        }[moment]
+        real = getattr(of, name)
+
+        def first(*given: Any) -> Any:
+            assert sealing.seal(other, row.job).done if change == "seal" else other.erase(row.job)
+            return real(*given)
+
+        def later(*given: Any) -> Any:
+            monkeypatch.setattr(of, name, real)
+            return first(*given)
+
+        monkeypatch.setattr(of, name, later)
+        if change == "seal":
+            assert not sealing.seal(store, row.job).done
+        else:
+            with pytest.raises(ContentErased):
+                sealing.seal(store, row.job)
+
+
+def test_sealing_reads_the_jobs_own_appends_and_no_others(model: Path, sqlite_url: str) -> None:
+    run(model, sqlite_url, "sampled")
+    (row,) = jobs(sqlite_url)
+    with opened(sqlite_url) as store:
+        plans: list[str] = []
+
+        def executed(connection: Any, cursor: Any, statement: str, given: Any, _: Any, many: bool) -> None:
+            if "appends" in statement:
+                parameters = given[0] if many else given
+                found = connection.connection.dbapi_connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                plans.extend(plan[3] for plan in found)
+
+        for engine in (store._database._single, store._database._transactions):
+            event.listen(engine, "after_cursor_execute", executed)
+        assert sealing.seal(store, row.job).done
+    assert any(plan.startswith("SEARCH") for plan in plans)
+    assert not [plan for plan in plans if plan.split()[:2] in (["SCAN", "appends"], ["SCAN", "a"])]
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize("moment", ["audit_rows", "row", "snapshot"])
+@pytest.mark.parametrize("changes", [("seal",), ("erase",), ("seal", "erase")], ids="-".join)
+def test_what_is_sealed_or_erased_during_an_audit_is_no_fault(
+    changes: tuple[str, ...], moment: str, model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change comes right after another call of the same reading."""
+    run(model, sqlite_url, "sampled")
+    (row,) = jobs(sqlite_url)
+    with opened(sqlite_url) as store, opened(sqlite_url) as other:
+        of: Any = auditing if moment == "audit_rows" else store
+        real, coming = getattr(of, moment), list(changes)
+
+        def then_changed(*given: Any) -> Any:
+            found = real(*given)
+            monkeypatch.setattr(of, moment, real)
+            for _ in list(coming) if moment == "audit_rows" else coming[:1]:
+                if coming.pop(0) == "seal":
+                    assert sealing.seal(other, row.job).done
+                else:
+                    assert other.erase(row.job)
+            monkeypatch.setattr(of, moment, then_changed)
+            return found
+
+        *_, last = records = list(store.read(row.job))[:12]
+        store.keep([Keep(row.fence, 0, Snapshot.of(sealing.transcript(records), Head(last)))])
+        assert store.snapshot(row.job) is not None
+        monkeypatch.setattr(of, moment, then_changed)
+        report = auditing.audit(store)
+        assert report.faults == []
+        assert report.erased or "seal" in changes

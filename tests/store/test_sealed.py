@@ -8,6 +8,7 @@ import struct
 from contextlib import suppress
 
 import pytest
+from sqlalchemy import event
 from steps import Writer, admit, digest, write
 
 from decodelog.fsm.errors import ContentErased, CorruptRecord, JobNotEnded, Problem, SealRefused, UnknownSeal
@@ -250,3 +251,24 @@ def test_writer_of_another_job_is_not_touched(store):
     assert list(store.read("job-2")) == before
     write(store, Writer("job-2", other.head, 0, other.output), 2)
     assert store.row("job-1").head == result.head
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize("ask", ["read", "follow"])
+def test_a_reader_sees_the_head_and_what_leads_to_it_at_one_moment(database_url, ask):
+    """Between any two statements of its own the log may be sealed."""
+    other, store = open_store(database_url), open_store(database_url)
+    (result,) = other.append([write(other, admit(other), 6).last_step()])
+    records_before = list(other.read("job-1"))
+    (row,) = [seal(log._replace(rows=list(log.rows))) for log in other.logs("job-1")]
+    engine = store._database._single
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def executed(*_):
+        other.seal("job-1", result.head, row)
+
+    given = store.read("job-1") if ask == "read" else store.follow("job-1", EMPTY_HEAD)
+    assert list(given) == records_before
+    assert other.row("job-1").sealed_ms is not None
+    store.close()
+    other.close()

@@ -119,8 +119,7 @@ def folder() -> Iterator[Path]:
     [
         ("load:database.locked:1", "sqlite", "holder-marks"),
         ("load:disk.full:1", "sqlite", "disk/ballast"),
-        ("load:server.away:1", "postgres", "2-marks"),
-        ("load:server.away:1", "postgres", "postgres"),
+        ("load:server.away:1", "postgres", "postgres/postmaster.pid"),
     ],
 )
 def test_a_command_that_is_asked_to_end_leaves_nothing_behind(

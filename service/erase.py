@@ -39,3 +39,21 @@ def erase(log: SealableLog, job: str, snapshots: Path | None = None) -> Erased:
         check_ended([row])
         discard(snapshots, binding_of(job, bytes.fromhex(row.identity)))
     return Erased(job, log.erase(job))
+
+
+def forks_of(log: SealableLog, jobs: Sequence[str]) -> dict[str, list[str]]:
+    """For each of these jobs its forks with content, forks of forks too: they keep its prompt and begin as it did.
+
+    Those that are among the jobs are left out.
+    """
+    origins, new = {job: {job} for job in jobs}, list(jobs)
+    while new:
+        found = log.forks(new)
+        new = []
+        for fork, parent in found:
+            known = origins.setdefault(fork, set())
+            if not known >= origins[parent]:
+                known |= origins[parent]
+                new.append(fork)
+    kept = {fork: of for fork, of in origins.items() if fork not in set(jobs)}
+    return {job: [fork for fork, of in kept.items() if job in of] for job in jobs}

@@ -6,7 +6,8 @@ can verify what it reads from there.
 
 A digest is taken of a digest of the content, so that a row whose content is erased still proves what follows it: its
 key is empty then, and its payload is that digest (see `erased`). A sealed row stands for a whole log (see `sealed`) and
-proves itself. Logs that were begun before 0.2 have digests of the older form, which are read and never written.
+proves itself. Logs that were begun before logs could be erased have digests of the older form, which are read and never
+written.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def content(key: bytes, payload: bytes) -> bytes:
 
 
 def digest_older(before: bytes, first: int, key: bytes, payload: bytes) -> bytes:
-    """The form that logs begun before 0.2 have: of the digest before, the first sequence, the key and the payload."""
+    """The older form, which is no longer written: of the digest before, the first sequence, the key and the payload."""
     return sha256(b"".join((before, first.to_bytes(8, "big"), key, payload))).digest()
 
 

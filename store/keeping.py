@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from ..fsm.ports import Head
@@ -28,6 +29,12 @@ class KeepsLogs(Protocol):
         """Erase the content of a job's log (see `erased`); False where that has been done.
 
         Its row keeps name, identity, idempotency key, counts, times, finish and head. Errors: UnknownJob, JobNotEnded.
+        """
+
+    def forks(self, parents: Collection[str]) -> list[tuple[str, str]]:
+        """(fork, its parent) of each job with content that was forked from one of these, oldest first.
+
+        It goes over every append, and reads every sealed log.
         """
 
     def scrub(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from ..fsm.ports import Head
 from .chain import StoredLog
 from .database import Database
 from .erased import erased
+from .forks import forks
 from .listing import job_row, wrong
 from .scrub import scrub
 from .stored import Stored
@@ -69,6 +70,13 @@ class DatabaseLifetime:
             connection.execute(update(jobs).where(jobs.c.id == held.id).values(erased_ms=now_ms))
             connection.execute(delete(snapshots).where(snapshots.c.job_id == held.id))
         return True
+
+    def forks(self, parents: Collection[str]) -> list[tuple[str, str]]:
+        columns = [appends.c[name] for name in Stored._fields]
+        query = select(jobs.c.job, *columns).join(appends, appends.c.job_id == jobs.c.id)
+        query = query.where(appends.c.first == 1, jobs.c.erased_ms.is_(None)).order_by(jobs.c.id)
+        with self._database.long_read() as connection, connection.execute(query) as rows:
+            return list(forks(((row[0], Stored._make(row[1:])) for row in rows), parents))
 
     def scrub(self) -> bool:
         return scrub(self._database)

@@ -78,6 +78,20 @@ GUIDANCE: Final = {
     "jumps.",
     "non_finite_scores": "The job is FAILED, its committed text stays. Where it is frequent, check weights and dtype.",
     "no_token_left": "The job is FAILED, its committed text stays. Its bans leave nothing to choose.",
+    "poison_job": "The job is FAILED, its committed text stays. Look at what ended its workers: the "
+    "kernel's log for too little memory, their own output for a crash. Submitted again on the same machine it "
+    "may end them again: give it fewer lanes, more memory or a machine of its own.",
+    "content_erased": "Nothing brings it back but a backup or an export from before, which may be past its retention "
+    "too. Whoever submits under its idempotency key needs a new key to have it run again.",
+    "evidence_sealed": "Text, tokens and log-probabilities are there. Where such evidence must be shown later, export "
+    "before `seal`, or let `--seal-after` be longer.",
+    "seal_refused": "A sweep goes on with the others. Where the audit finds a fault, do as for "
+    "`corrupt_record`; where it finds none, keep the export of the job, and report it.",
+    "unknown_seal": "As `schema_newer`: a later release has sealed this log.",
+    "broken_snapshot": "Nothing has changed. `decodelog verify FILE` names the damaged place; copy it "
+    "again, or make another one where the job is.",
+    "restore_conflict": "Nothing has changed. Compare both with `decodelog show JOB` and `decodelog verify FILE`: the "
+    "log there has gone another way, or another request has this name or this idempotency key.",
     "terminal": "The job has ended: there is nothing to do.",
     "idempotency_conflict": "Two callers use one key, or one caller changes its request between tries: tell it.",
 }

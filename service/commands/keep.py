@@ -77,13 +77,14 @@ def seal(
 
 def erase(job: Names, snapshots: Snapshots = None, db: options.Database = None, json: options.Json = False) -> None:
     """Erase prompt, output and request of ended jobs for good; the chain of their logs can still be proven."""
-    from ..erase import check_ended
+    from ..erase import check_ended, forks_of
     from ..sweep import erase_all
 
     told = Told(json)
     with opened(db) as store:
         jobs = named(store, job)
         check_ended([store.row(name) for name in jobs])
+        told.forks = forks_of(store, jobs)
         told.scrubbed = erase_all(store, jobs, told.hear, snapshots)
     told.end()
 
@@ -125,6 +126,7 @@ class Told:
 
     def __init__(self, json: bool) -> None:
         self.scrubbed = True
+        self.forks: dict[str, list[str]] = {}
         self._json = json
         self._jobs: list[dict[str, Any]] = []
         self._refused = False
@@ -143,8 +145,12 @@ class Told:
             bytes_said = f"{what.tokens} tokens, {what.before:,} bytes before and {what.after:,} after"
             words = f"{what.job} is sealed: {bytes_said}" if what.done else f"{what.job} was sealed already"
         else:
-            self._jobs.append({"job": what.job, "erased": what.done})
+            forks = self.forks.get(what.job, [])
+            self._jobs.append({"job": what.job, "erased": what.done} | ({"forks": forks} if forks else {}))
             words = f"{what.job} is erased" if what.done else f"{what.job} was erased already"
+            words += "".join(
+                f"\n{fork} is a fork of it, and keeps its prompt and the output before it" for fork in forks
+            )
         if not self._json:
             terminal.write(f"{words}\n")
 

@@ -363,3 +363,37 @@ def test_a_job_that_cannot_be_erased_is_named_and_the_others_are(
     assert not folder.exists()
     refused = decodelog(*command, *names, "--snapshots", tmp_path / "nothing", "--json", db=sqlite_url)
     assert (refused.code, refused.error["code"]) == (2, "wrong_use")
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_forks_keep_what_they_began_with_and_are_named(sealed: bool, model: Path, database_url: str) -> None:
+    """Also forks of forks; not one that is erased itself, nor one of another job."""
+    job, other = run(model, database_url, "--seed", 1), run(model, database_url, "--seed", 2)
+
+    def fork(parent: str) -> str:
+        return str(decodelog("fork", parent, "--at", 3, "--json", db=database_url).json["job"])
+
+    fork(other)
+    forks = [fork(job), fork(job)]
+    assert decodelog("resume", "--all", db=database_url).code == 0
+    forks.append(fork(forks[0]))
+    if sealed:
+        assert decodelog("seal", "--all", db=database_url).code == 0
+    erased = decodelog("erase", job, forks[1], "--json", db=database_url)
+    assert erased.json["jobs"] == [
+        {"job": job, "erased": True, "forks": [forks[0], forks[2]]}, {"job": forks[1], "erased": True},
+    ]  # fmt: skip
+    told = decodelog("erase", job, db=database_url).stdout.splitlines()
+    assert told[0] == f"{job} was erased already"
+    assert told[1].startswith(f"{forks[0]} is a fork of it, and keeps its prompt")
+    assert len(told) == 3
+    kept = decodelog("show", forks[0], "--json", db=database_url)
+    assert kept.code == 0
+
+
+def test_a_damaged_admission_is_no_fork(model: Path, sqlite_url: str) -> None:
+    job = run(model, sqlite_url)
+    assert decodelog("fork", job, "--at", 3, db=sqlite_url).code == 0
+    with opened(sqlite_url) as store, store._database.transaction() as connection:
+        connection.exec_driver_sql("UPDATE appends SET payload = 5 WHERE first = 1 AND job_id = 2")
+    assert decodelog("erase", job, "--json", db=sqlite_url).json["jobs"] == [{"job": job, "erased": True}]

@@ -235,8 +235,8 @@ def test_what_only_begins_as_the_name_of_a_server_is_no_database_and_is_refused_
 
 def test_what_went_wrong_can_be_done_again_as_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     url = "postgresql://localhost/a b"
-    wrong = Result(Kill("postgres", "decided", Place("append.commit", 3)), "DECIDED", ["it is lost"])
+    wrong = Result(Kill("postgres", "decided", Place("call.before", 1)), "DECIDED", ["it is lost"])
     assert report({url: Verdict([wrong], [])}, {}, 1.0, json=False) == 1
-    assert "  again: decodelog torture --only decided:append.commit:3 --db 'postgresql://localhost/a b'\n" in (
+    assert "  again: decodelog torture --only decided:call.before:1 --db 'postgresql://localhost/a b'\n" in (
         capsys.readouterr().out
     )

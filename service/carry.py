@@ -60,15 +60,16 @@ def carry(
 def _hand_over(published: Published, turns: Turns) -> None:
     """Until the worker returns: hand on what it publishes, and while it is silent, what others append."""
     while True:
-        try:
-            item = published.get(timeout=FOLLOW_S)
-        except Empty:
-            with suppress(Transient):  # how long a database is waited for is the worker's to say
+        # How long a database is waited for is the worker's to say; what is not read now is read later.
+        with suppress(Transient):
+            try:
+                item = published.get(timeout=FOLLOW_S)
+            except Empty:
                 turns.catch_up()
-            continue
-        if item is None:
-            return
-        turns.take(*item)
+                continue
+            if item is None:
+                return
+            turns.take(*item)
 
 
 def _raise_first(running: Future[None], refusals: Sequence[Problem]) -> None:

@@ -145,6 +145,7 @@ def left(ground):
 def asked(folder, ground):
     """A process that is asked to end where it holds that back, twice over, and in a copy of it."""
     reached = []
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background begins without it
     try:
         with held_back():
             with held_back():

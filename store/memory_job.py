@@ -5,13 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..fsm.ports import EMPTY_HEAD, Claim, Head, JobRow
-from ..fsm.snapshot import Snapshot
 from ..fsm.states import Status
 from .offer import Offer
 from .stalls import SPREAD, doubled, spread
 from .stored import Stored
+
+if TYPE_CHECKING:
+    from ..fsm.snapshot import Snapshot
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from threading import Condition, RLock
+from typing import TYPE_CHECKING
 
 from ..fsm.errors import ContentErased, CorruptRecord, JobNotEnded, SealRefused, UnknownJob
 from ..fsm.events import Event
@@ -27,7 +28,6 @@ from ..fsm.ports import (
     Outcome,
     Record,
 )
-from ..fsm.snapshot import Keep, Snapshot
 from .admission import admission, attached
 from .bells import MemoryBell
 from .chain import StoredLog, records
@@ -37,6 +37,9 @@ from .memory_job import MemoryJob
 from .offer import Offer, Tenancy, offer, refusal
 from .refusals import RECORDED, Refusal
 from .stored import Stored
+
+if TYPE_CHECKING:
+    from ..fsm.snapshot import Keep, Snapshot
 
 
 @dataclass(slots=True)

@@ -25,7 +25,6 @@ from ..fsm.errors import CorruptRecord, UnknownSeal
 from ..fsm.events import STEP_EVENTS, TokenStep, count, joined
 from ..fsm.limits import SEALED_BYTES_MAX
 from ..fsm.ports import Head, Record
-from . import columns
 from .codec import entries
 from .stored import ERASED, MARK, Stored
 
@@ -49,6 +48,8 @@ def seal(head: Head, rows: Sequence[Stored], records: Sequence[Record], structur
         if thin:
             first = records[chosen[0]]
             steps = [_step(records[index]) for index in chosen]
+            from . import columns  # with numpy, which only sealed logs need here
+
             items.append((THINNED, first.fence, *columns.written(steps)))
         else:
             items += [(WHOLE, rows[index].fence, rows[index].key, rows[index].payload) for index in chosen]
@@ -92,6 +93,8 @@ def records(job: str, row: Stored) -> Iterator[Record]:
             yield Record(first, sequence, fence, key, row.chain if sequence == row.last else b"", held)
             continue
         try:
+            from . import columns
+
             steps = columns.read(fields)
         except (ValueError, TypeError, LookupError, struct.error) as problem:
             raise CorruptRecord(job, sequence + 1, f"the sealed steps cannot be read ({problem})") from problem

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgpack import packb, unpackb
 from sqlalchemy import delete, insert, select, update
@@ -18,12 +18,13 @@ from sqlalchemy.engine import Connection
 
 from ..fsm.errors import Problem
 from ..fsm.ports import Head
-from ..fsm.snapshot import Keep, Snapshot, plain, snapshot_of
-from ..fsm.spec import Spec
 from .chain import WRONG_TYPE
 from .database import Database
 from .tables import jobs
 from .tables import snapshots as table
+
+if TYPE_CHECKING:
+    from ..fsm.snapshot import Keep, Snapshot
 
 DOMAIN = b"decodelog.snapshot.v1"
 VERSION = 1
@@ -61,6 +62,8 @@ def link_of(before: bytes, sequence: int, chain: bytes, output: int, ids: bytes)
 
 def row_of(snapshot: Snapshot, before: int, link: bytes) -> Row:
     """The row of a snapshot after one of `before` tokens, whose link is `link`."""
+    from ..fsm.snapshot import plain  # with the whole of a request's schema, which readers of logs can do without
+
     (sequence, chain), output, fresh = snapshot.head, len(snapshot.token_ids), snapshot.token_ids[before:]
     ids = struct.pack(f"<{len(fresh)}I", *fresh)
     link = link_of(link, sequence, chain, output, ids)
@@ -97,6 +100,9 @@ def _read(job: str, row: Row, ids: Sequence[int]) -> Snapshot | None:
     """The snapshot of a row; None where its state is not what was written there, or is of another release."""
     if row.state is None or sha256(row.link + row.state[_PROOF:]).digest() != row.state[:_PROOF]:
         return None
+    from ..fsm.snapshot import snapshot_of
+    from ..fsm.spec import Spec
+
     try:
         version, envelope, fields = unpackb(row.state[_PROOF:], use_list=False)
         return snapshot_of(Spec.seal(job, envelope), Head(*row[:2]), ids, fields) if version == VERSION else None

@@ -8,13 +8,12 @@ the two equal, event by event and state by state. The fold does not know of this
 from __future__ import annotations
 
 from .events import STATE_BYTES, CallCompleted, DecisionMade, Event, OutputCommitted
+from .fold import SCORES_BYTES
 from .frontier import EMPTY, PENDING_NEXT_CALL, Frontier
 from .machine import target
 from .receipt import Selection, issue
 from .state import State
 from .states import Status, Trigger
-
-SCORES_BYTES = 32
 
 PENDING = Status.PENDING
 PREFILLED = target(PENDING, Trigger.CALL_COMPLETED)

@@ -35,8 +35,7 @@ def digest(before: bytes, first: int, key: bytes, payload: bytes) -> bytes:
 
     The older form has at least one byte more, a key of 32 and the payload, so no bytes are an input of both.
     """
-    held = sha256(key + payload).digest() if key else payload
-    return sha256(before + first.to_bytes(8, "big") + held).digest()
+    return sha256(before + first.to_bytes(8, "big") + content(key, payload)).digest()
 
 
 def content(key: bytes, payload: bytes) -> bytes:

@@ -20,8 +20,10 @@ from .errors import BrokenInvariant
 from .events import DecisionMade, Event, OutputCommitted
 from .fold import fold
 from .state import State
+from .transcript import Transcript
 
 LEVELS: Final = ("state", "tensor", "policy", "decision", "sequence", "resume")
+SHOWN: Final = ("sequence", "resume")
 
 Facts = Mapping[str, Mapping[str, Any]]
 """Level -> name -> value, of one step."""
@@ -68,6 +70,21 @@ def run_of(events: Iterable[Event]) -> Run:
         raise BrokenInvariant(clause="FSM-4", reason="a job without events cannot be compared")
     committed = steps[: state.frontier.output]
     return Run(committed, _end(state), state.ending is not None)
+
+
+def shown(transcript: Transcript) -> Run:
+    """What a whole transcript says of a run, as far as readers are shown it: the levels from `sequence` on.
+
+    This much is there of a sealed log too, and of a log that was not folded event by event.
+    """
+    if transcript.state is None:
+        raise BrokenInvariant(clause="FSM-4", reason="a job without events cannot be compared")
+    steps = [
+        {"sequence": {"bytes": moment.piece, "hidden": moment.hidden, "text": moment.delta}}
+        for moment in transcript.moments
+        if moment.selection is not None
+    ]
+    return Run(steps, _end(transcript.state), transcript.state.ending is not None)
 
 
 def compare(left: Run, right: Run, normative: str = LEVELS[0]) -> Difference | None:

@@ -31,15 +31,14 @@ class Head(NamedTuple):
 EMPTY_HEAD = Head(0, bytes(32))
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """Events of one job that become durable together or not at all.
 
     job        the job's name
     expected   the head that the log must have
     fence      the tenure that appends; a higher fence in the log refuses it
     key        32 bytes: the id of the decision receipt it consumes, or of the command it records
-    events     in order, at least one
+    entries    events in order, at least one; an ordinary step may be one value
     status     the job's status after these events; a terminal one seals the log
     output     committed output tokens after these events, for listings
     finish     the finish reason or the cause of failure, where these events end the job
@@ -49,10 +48,14 @@ class Append:
     expected: Head
     fence: int
     key: bytes
-    events: tuple[Event, ...]
+    entries: tuple[Entry, ...]
     status: Status
     output: int
     finish: str | None = None
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return expand(self.entries)
 
 
 class Outcome(StrEnum):

@@ -128,7 +128,23 @@ def issue(
     hidden: bool,
     structure: Standing | None = None,
 ) -> Receipt:
-    """Make the receipt of one decision.
+    """Make the receipt of one decision; the arguments are those of `identify` and of `Receipt`."""
+    receipt_id = identify(binding, step, branch, prior, scores, selection, piece, hidden, structure)
+    return Receipt(step, branch, selection, piece, hidden, receipt_id, structure)
+
+
+def identify(
+    binding: bytes,
+    step: int,
+    branch: int,
+    prior: bytes,
+    scores: bytes,
+    selection: Selection,
+    piece: bytes,
+    hidden: bool,
+    structure: Standing | None = None,
+) -> bytes:
+    """The id of the receipt of one decision.
 
     binding  digest of domain, request identity and job; the identity stands for score kind, vocabulary axis and map,
              ordered transforms, tie rule, RNG algorithm and key
@@ -144,7 +160,7 @@ def issue(
         bound = b"".join((DOMAIN, binding, prior, scores, head, selection.packed(), piece))
     except struct.error as problem:
         raise BrokenInvariant(clause="FSM-5", reason=f"{selection} does not fit a receipt ({problem})") from problem
-    return Receipt(step, branch, selection, piece, hidden, sha256(bound).digest(), structure)
+    return sha256(bound).digest()
 
 
 def check_draw(selection: Selection) -> None:

@@ -13,7 +13,17 @@ from operator import attrgetter
 from typing import Any
 
 from .emission import Emission, Emitter, Moment, plain_token, usage_of
-from .events import Event, LanesRebuilt, OutputCommitted, Parent, PromptRecorded, RequestAdmitted
+from .errors import BrokenInvariant
+from .events import (
+    STEP_EVENTS,
+    Event,
+    LanesRebuilt,
+    OutputCommitted,
+    Parent,
+    PromptRecorded,
+    RequestAdmitted,
+    TokenStep,
+)
 from .finish import FinishReason
 from .fold import fold
 from .state import State
@@ -79,6 +89,22 @@ class Transcript:
             self._add(before, after, prompt=event.tokens)
         elif after.ending is not None:
             self._add(before, after, ended=after)
+
+    def follow(self, entry: Event | TokenStep, state: State) -> None:
+        """Go on to the state after an entry, which the caller has worked out: a step is taken at once."""
+        if not isinstance(entry, TokenStep):
+            self.take(entry, state)
+            return
+        if (before := self.state) is None:
+            raise BrokenInvariant(clause="FSM-4", reason="a log begins with a step, not with its admission")
+        self.state = state
+        self.sequence += STEP_EVENTS
+        selection = entry.selection
+        self.token_ids.append(selection.token)
+        hidden = entry.hidden and state.spec.skip_special
+        self.moments.append(
+            Moment(self.sequence, state.delta, before.horizon, state.horizon, selection, entry.piece, hidden)
+        )
 
     def _add(self, before: State, after: State, *committed: Any, **also: Any) -> None:
         self.moments.append(Moment(self.sequence, after.delta, before.horizon, after.horizon, *committed, **also))

@@ -7,7 +7,6 @@ on that state before the events are durable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import ordinary
@@ -24,6 +23,8 @@ from .events import (
     PromptRecorded,
     RequestClosed,
     RequestFailed,
+    TokenStep,
+    expand,
 )
 from .finish import FROM_OUTSIDE, FinishReason, rank
 from .fold import committed, decided, ending_reasons, fold, issued
@@ -34,8 +35,7 @@ from .receipt import Selection
 from .state import State
 
 
-@dataclass(frozen=True, slots=True)
-class StartAttempt:
+class StartAttempt(NamedTuple):
     """Begin a tenure under `fence`; `facts` are sorted (name, value) pairs of what it runs on."""
 
     fence: int
@@ -43,8 +43,7 @@ class StartAttempt:
     facts: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RebuildLanes:
+class RebuildLanes(NamedTuple):
     """Report lanes that are back at the processed frontier; see `LanesRebuilt`."""
 
     form: str
@@ -52,8 +51,7 @@ class RebuildLanes:
     scores: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteCall:
+class CompleteCall(NamedTuple):
     """Report ALL_NEW; see `CallCompleted`."""
 
     tokens: int
@@ -61,23 +59,20 @@ class CompleteCall:
     scores: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FailCall:
+class FailCall(NamedTuple):
     """Report ALL_OLD with its cause; past the retry budget the job fails with it."""
 
     cause: str
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPrompt:
+class RecordPrompt(NamedTuple):
     """Record what the request asks to see of its prompt; see `PromptRecorded`."""
 
     tokens: tuple[PromptToken, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IssueDecision:
+class IssueDecision(NamedTuple):
     """Issue the receipt of `selection`; `piece` is its token's exact bytes, `hidden` says that it is special.
 
     `structure` is where the token leaves the grammar's parser, where the request has a grammar.
@@ -90,15 +85,13 @@ class IssueDecision:
     structure: Standing | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommitOutput:
+class CommitOutput(NamedTuple):
     """Consume a receipt: the issued one, or the one that `receipt_id` names."""
 
     receipt_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CloseRequest:
+class CloseRequest(NamedTuple):
     """End the job now: cancelled or timed out, or with a reason that `next_step` found due. Any other is refused.
 
     `also` holds reasons from outside that held at the same time; they are recorded beside the canonical one.
@@ -108,8 +101,7 @@ class CloseRequest:
     also: tuple[FinishReason, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FailRequest:
+class FailRequest(NamedTuple):
     """End the job by a fault."""
 
     cause: str
@@ -130,14 +122,18 @@ Command = (
 
 
 class Proposal(NamedTuple):
-    """Events to append, the state after each, and the last of these. No events: the command was already done."""
+    """What to append, the state after each entry, and the last of these. No entries: the command was already done."""
 
-    events: tuple[Event, ...]
+    entries: tuple[Event | TokenStep, ...]
     states: tuple[State, ...]
     state: State
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return expand(self.entries)
+
     def then(self, other: Proposal) -> Proposal:
-        return Proposal(self.events + other.events, self.states + other.states, other.state)
+        return Proposal(self.entries + other.entries, self.states + other.states, other.state)
 
 
 def transition(state: State, command: Command) -> Proposal:
@@ -163,32 +159,32 @@ def transitions(state: State, commands: Sequence[Command]) -> Proposal:
 
 def _ordinary(state: State, commands: Sequence[Command]) -> Proposal | None:
     """What an ordinary step leads to; None where these commands are none."""
-    match commands:
-        case (CompleteCall() as call, IssueDecision(structure=None) as decision, CommitOutput(receipt_id=None)):
-            made = ordinary.step(
-                state,
-                call.tokens,
-                call.lanes,
-                call.scores,
-                decision.selection,
-                decision.piece,
-                decision.hidden,
-                decision.branch,
-            )
-            return None if made is None else ended_if_due(Proposal(*made, made[1][-1]))
-    return None
+    if len(commands) != 3:
+        return None
+    call, decision, commit = commands
+    if not (
+        isinstance(call, CompleteCall) and isinstance(decision, IssueDecision) and isinstance(commit, CommitOutput)
+    ):
+        return None
+    selection, piece, hidden, branch, structure = decision
+    if structure is not None or commit.receipt_id is not None:
+        return None
+    made = ordinary.step(state, *call, selection, piece, hidden, branch)
+    if made is None:
+        return None
+    step, after = made
+    proposal = Proposal((step,), (after,), after)
+    return ended_if_due(proposal) if after.due else proposal
 
 
 def one_by_one(state: State, commands: Sequence[Command]) -> Proposal:
     """As `transitions`, which is faster where it can be."""
-    events: tuple[Event, ...] = ()
-    states: tuple[State, ...] = ()
+    proposal = Proposal((), (), state)
     for command in commands:
-        more, after, state = transition(state, command)
-        events, states = events + more, states + after
-        if state.ending is not None:
+        proposal = proposal.then(transition(proposal.state, command))
+        if proposal.state.ending is not None:
             break
-    return Proposal(events, states, state)
+    return proposal
 
 
 def propose(state: State, event: Event) -> Proposal:

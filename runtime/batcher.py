@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -22,8 +22,7 @@ from .segments import Segments
 from .session import Decode, Prefill, Session
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(NamedTuple):
     """What one call did for one job: what is to be reported, and its score row where there is one to decide on."""
 
     job: Job

@@ -38,6 +38,8 @@ from .prompt import unscored
 from .segments import Segments
 from .writer import SNAPSHOT_EVENTS, JobStep, Sink, Turn, Writer
 
+COMMIT = CommitOutput()
+
 BESIDE_CALL_MS = 1.0
 BESIDE_JOBS_MAX = 16
 """An append runs beside the next call where that call is long, the jobs are few, or a server carries it out. With many
@@ -192,7 +194,7 @@ class Engine:
 
         proposals: list[tuple[Job, Proposal]] = []
         for job in by_step[Step.COMMIT]:
-            proposals.append((job, job.propose(CommitOutput())))
+            proposals.append((job, job.propose(COMMIT)))
         for job in by_step[Step.CLOSE]:
             proposals += [(job, job.propose(CloseRequest(reason))) for reason in due_reasons(job.state)[:1]]
         proposals = [(job, proposal) for job, proposal in proposals if job.name not in ended]
@@ -262,7 +264,7 @@ class Engine:
             selection = selection._replace(alternatives=listed)
         standing = None if result.job.parser is None else result.job.parser.take(token)
         issue = IssueDecision(selection, pieces[token], text.is_special(token), structure=standing)
-        return (*result.report, issue, CommitOutput())
+        return (*result.report, issue, COMMIT)
 
 
 def _rows(results: Sequence[Called]) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from ..fsm.errors import BrokenInvariant, Defect, LostTenure
-from ..fsm.events import DecisionMade, Event, OutputCommitted
+from ..fsm.events import DecisionMade, Event, OutputCommitted, TokenStep, expand
 from ..fsm.load import load
 from ..fsm.ports import EMPTY_HEAD, Append, AppendResult, Claim, Head, Log, Outcome
 from ..fsm.state import State
@@ -20,6 +20,7 @@ from .policy.plans import plan_of
 from .session import Lane
 
 COMMAND_DOMAIN = b"decodelog.command.v1"
+TAKEN = (Outcome.APPENDED, Outcome.DUPLICATE)
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +87,7 @@ class Job:
     def ended(self) -> bool:
         """Whether its end is durable."""
         state = self.transcript.state
-        return state is not None and state.status.terminal
+        return state is not None and state.ending is not None
 
     @property
     def abandoned(self) -> bool:
@@ -105,8 +106,8 @@ class Job:
             job=self.name,
             expected=self.head,
             fence=self.claim.fence,
-            key=self._key(proposal.events, base),
-            events=proposal.events,
+            key=self._key(proposal.entries, base),
+            entries=proposal.entries,
             status=state.status,
             output=state.frontier.output,
             finish=None if ending is None else (ending.finish or ending.cause),
@@ -115,37 +116,45 @@ class Job:
     def advance(self, proposal: Proposal) -> None:
         """Go on from `proposal`, whose append is under way. Where that fails, the job must be dropped."""
         before = self.state
-        for event, state in zip(proposal.events, proposal.states, strict=True):
-            if isinstance(event, OutputCommitted) and before.receipt is not None:
-                self.token = before.receipt.selection.token
-                if self.history is not None:
-                    self.history.follow(self.token)
+        for entry, state in zip(proposal.entries, proposal.states, strict=True):
+            if isinstance(entry, TokenStep):
+                self._take(entry.selection.token)
+            elif isinstance(entry, OutputCommitted) and before.receipt is not None:
+                self._take(before.receipt.selection.token)
             before = state
         self.state = proposal.state
 
+    def _take(self, token: int) -> None:
+        self.token = token
+        if self.history is not None:
+            self.history.follow(token)
+
     def settle(self, proposal: Proposal, result: AppendResult) -> None:
         """Take over what the log has taken, now or in an earlier try. LostTenure where it has not."""
-        if result.outcome is not Outcome.APPENDED and result.outcome is not Outcome.DUPLICATE:
+        if result.outcome not in TAKEN:
             raise LostTenure(job=self.name, outcome=result.outcome.value, detail=result.detail)
-        for event, state in zip(proposal.events, proposal.states, strict=True):
-            self.transcript.take(event, state)
+        for entry, state in zip(proposal.entries, proposal.states, strict=True):
+            self.transcript.follow(entry, state)
         self.head = result.head
 
     def record(self, log: Log, *commands: Command) -> None:
         """Propose, append and go on from there, for this job alone."""
         proposal = self.propose(*commands)
-        if proposal.events:
+        if proposal.entries:
             self.settle(proposal, log.append([self.append_of(proposal, self.state)])[0])
             self.advance(proposal)
 
-    def _key(self, events: Sequence[Event], base: State) -> bytes:
+    def _key(self, entries: Sequence[Event | TokenStep], base: State) -> bytes:
         """The decision receipt's id, or a digest of what the command is and where it stands."""
-        for event in events:
-            if isinstance(event, DecisionMade):
-                return event.receipt.receipt_id
-            if isinstance(event, OutputCommitted) and base.receipt is not None:
+        for entry in entries:
+            if isinstance(entry, TokenStep):
+                return entry.receipt_id
+            if isinstance(entry, DecisionMade):
+                return entry.receipt.receipt_id
+            if isinstance(entry, OutputCommitted) and base.receipt is not None:
                 return base.receipt.receipt_id
-        place = f"{self.name}/{self.claim.fence}/{events[0].tag}".encode()
+        (first, *_) = expand(entries)
+        place = f"{self.name}/{self.claim.fence}/{first.tag}".encode()
         return sha256(COMMAND_DOMAIN + self.head.chain + place).digest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..fsm.audit import Fault
-from ..fsm.compare import LEVELS, Difference, Run, compare, run_of
+from ..fsm.compare import LEVELS, SHOWN, Difference, Run, compare, run_of, shown
 from ..fsm.events import RequestAdmitted
 from ..fsm.finish import FROM_OUTSIDE, FinishReason
 from ..fsm.ports import EventLog
@@ -16,27 +16,35 @@ from ..runtime.model import Model
 from ..store.memory_log import MemoryStore
 from .compose import admit_job
 from .database import now_ms
-from .reading import events_of
+from .reading import events_of, transcript_of
 
 WORKER = "reexecution"
 LEASE_MS = 86_400_000
 OWN_ENDS = set(FinishReason) - FROM_OUTSIDE
 
 
-def run_in(log: EventLog, job: str) -> Run:
-    """The run of a job, from its log. Errors: UnknownJob, CorruptRecord, and what the fold finds broken."""
+def run_in(log: EventLog, job: str, level: str = LEVELS[0]) -> Run:
+    """The run of a job, from its log, for a comparison from `level` on.
+
+    Errors: UnknownJob, CorruptRecord, and what the fold finds broken; EvidenceSealed where the log is sealed and the
+    level is about what no reader was shown.
+    """
+    if level in SHOWN:
+        return shown(transcript_of(log, job))
     return run_of(numbered.event for numbered in events_of(log, job))
 
 
-def reexecuted(log: EventLog, model: Model, job: str) -> Run:
+def reexecuted(log: EventLog, model: Model, job: str, level: str = LEVELS[0]) -> Run:
     """What the job's request gives when it is run again from its first call, in memory, as far as the job has come.
+
+    level   the first that the run is to be compared at
 
     Errors: NotAdmissible where this process is not what the request is bound to, and those of the log.
     """
     admitted = next(numbered.event for numbered in events_of(log, job))
     if not isinstance(admitted, RequestAdmitted):
         raise TypeError("a log begins with its admission")
-    spec, steps = Spec.seal(job, admitted.envelope), len(run_in(log, job).steps)
+    spec, steps = Spec.seal(job, admitted.envelope), len(run_in(log, job, level).steps)
     store = MemoryStore(clock=now_ms)
     store.admit(job, spec.identity.hex(), "again", len(spec.prompt), admitted, None)
     (claim,) = store.claim(WORKER, LEASE_MS, 1, [job])
@@ -48,7 +56,7 @@ def reexecuted(log: EventLog, model: Model, job: str) -> Run:
         engine.turn()
         engine.settle()
     engine.close()
-    return run_in(store, job)
+    return run_in(store, job, level)
 
 
 def against_reexecution(log: EventLog, model: Model, job: str, level: str = LEVELS[0]) -> tuple[Difference | None, int]:
@@ -57,22 +65,26 @@ def against_reexecution(log: EventLog, model: Model, job: str, level: str = LEVE
     Of a job that somebody ended, or a fault, the steps before are compared: its end is none of the request's.
     Errors: as `reexecuted`.
     """
-    left, right, finish = run_in(log, job), reexecuted(log, model, job), log.row(job).finish
+    left, right, finish = run_in(log, job, level), reexecuted(log, model, job, level), log.row(job).finish
     if finish is not None and finish not in OWN_ENDS:
         left, right = left._replace(ended=False), Run(right.steps[: len(left.steps)], right.end, ended=True)
     return compare(left, right, level), min(len(left.steps), len(right.steps))
 
 
 def reexecution_faults(log: EventLog, model: Model, job: str) -> list[Fault]:
-    """What `against_reexecution` finds, as a fault of the kind "reexecution"."""
-    found, steps = against_reexecution(log, model, job)
-    return [] if found is None else [Fault(job, log.row(job).head.sequence, "reexecution", told(found, steps))]
+    """What `against_reexecution` finds, as a fault of the kind "reexecution"; of a sealed log at the levels it has."""
+    row = log.row(job)
+    level = LEVELS[0] if row.sealed_ms is None else SHOWN[0]
+    found, steps = against_reexecution(log, model, job, level)
+    return [] if found is None else [Fault(job, row.head.sequence, "reexecution", told(found, steps, level))]
 
 
-def told(found: Difference | None, steps: int) -> str:
-    """The verdict in words."""
+def told(found: Difference | None, steps: int, level: str = LEVELS[0]) -> str:
+    """The verdict of a comparison from `level` on, in words."""
     if found is None:
-        return f"the same at all {len(LEVELS)} levels, {steps} steps"
+        counted = len(LEVELS) - LEVELS.index(level)
+        levels = f"all {counted} levels" if level == LEVELS[0] else f"the last {counted} levels, from {level} on"
+        return f"the same at {levels}, {steps} steps"
     return f"{found.level}: step {found.step} differs in {found.name}: {_short(found.left)} and {_short(found.right)}"
 
 

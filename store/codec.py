@@ -34,10 +34,11 @@ from ..fsm.events import (
     RequestFailed,
     TokenStep,
     expand,
+    joined,
 )
 from ..fsm.finish import FinishReason
 from ..fsm.prompt import PromptToken
-from ..fsm.receipt import Alternative, Receipt, Selection, unmarked
+from ..fsm.receipt import Alternative, Receipt, Selection, marked, unmarked
 
 Fields = tuple[Any, ...]
 Upcast = Callable[[Fields], Fields]
@@ -69,13 +70,18 @@ UPCASTS: dict[tuple[str, int], Upcast] = {}
 """(tag, version) -> the pure step from that version's fields to the next version's; the wire code is not a field."""
 
 
-def encode(events: Sequence[Event], key: bytes) -> bytes:
-    """The payload of the append that is keyed `key`. Equal events under an equal key give equal bytes."""
-    step = _step(events, key)
-    if step is not None:
-        wire = [step, *[_ENCODE[type(event)](event, key) for event in events[3:]]]
-    else:
-        wire = [_ENCODE[type(event)](event, key) for event in events]
+def encode(given: tuple[Entry, ...], key: bytes) -> bytes:
+    """The payload of the append that is keyed `key`: equal bytes for equal events, also where a step's are joined.
+
+    A step that comes first is written as one, if it fits there; everything else is written event by event.
+    """
+    if given and not isinstance(given[0], TokenStep):
+        given = joined(given)
+    wire: list[Fields] = []
+    if given and isinstance(given[0], TokenStep) and (step := _step(given[0], key)) is not None:
+        wire, given = [step], given[1:]
+    if given:
+        wire += [_ENCODE[type(event)](event, key) for event in expand(given)]
     return packb(wire)  # type: ignore[no-any-return]
 
 
@@ -138,7 +144,7 @@ def _decision(event: DecisionMade, key: bytes) -> Fields:
     """Receipt fields, then what only some receipts have: a draw, alternatives, an id other than the append's key."""
     receipt = event.receipt
     token, support, raw, logprob, margin, draw, start, end, alternatives = receipt.selection
-    piece, marks = receipt.piece, _marks(receipt)
+    piece, marks = receipt.piece, receipt.marks
     fields: Fields = (6, receipt.step, receipt.branch, piece, marks, token, support, raw, logprob, margin)
     if draw is not None or start is not None or end is not None:
         fields = (*fields, draw, start, end)
@@ -173,32 +179,21 @@ def _failed(event: RequestFailed, key: bytes) -> Fields:
     return (9, event.cause, event.detail)
 
 
-def _step(events: Sequence[Event], key: bytes) -> Fields | None:
-    """The first three events as one, where they are an ordinary step; anything less ordinary is written in full."""
-    match events:
-        case (CallCompleted() as call, DecisionMade(receipt), OutputCommitted() as output, *_):
-            pass
-        case _:
-            return None
-    token, support, raw, logprob, margin, draw, start, end, alternatives = receipt.selection
-    if alternatives or receipt.receipt_id != key or output.output != receipt.step + 1:
-        return None
-    code = _STEP_BY_STATE.get(len(output.state))
-    if code is None or len(call.scores) != DIGEST_BYTES:
+def _step(step: TokenStep, key: bytes) -> Fields | None:
+    """The fields of an ordinary step; None where it has more than fits there."""
+    tokens, lanes, scores, branch, selection, piece, hidden, receipt_id, output, state, structure = step
+    token, support, raw, logprob, margin, draw, start, end, alternatives = selection
+    code = _STEP_BY_STATE.get(len(state))
+    if alternatives or receipt_id != key or code is None or len(scores) != DIGEST_BYTES:
         return None
     if draw is not None and start is not None and end is not None:
-        packed = _DRAWN[code].pack(call.scores, output.state, raw, logprob, margin, draw, start, end)
+        packed = _DRAWN[code].pack(scores, state, raw, logprob, margin, draw, start, end)
     elif draw is start is end is None:
-        packed = _GREEDY[code].pack(call.scores, output.state, raw, logprob, margin)
+        packed = _GREEDY[code].pack(scores, state, raw, logprob, margin)
     else:
         return None
-    branch, piece, marks = receipt.branch, receipt.piece, _marks(receipt)
-    return (code, call.tokens, call.lanes, receipt.step, branch, piece, marks, token, support, packed)
-
-
-def _marks(receipt: Receipt) -> bool | int:
-    """What the receipt says of its token: a boolean without a grammar, as ever, and with one a number above 1."""
-    return receipt.hidden if receipt.structure is None else receipt.marks
+    marks = marked(hidden, structure)
+    return (code, tokens, lanes, output - 1, branch, piece, marks, token, support, packed)
 
 
 _ENCODE: dict[type[Event], Callable[[Any, bytes], Fields]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..fsm.errors import MisformedAppend
-from ..fsm.events import Event
+from ..fsm.events import Event, count
 from ..fsm.ports import Append, AppendResult, Head, Outcome
 from . import chain
 from .codec import decode, encode
@@ -27,18 +27,18 @@ class Offer(NamedTuple):
 
 def offer(append: Append) -> Offer:
     """Encode an append; one that no log could hold is a MisformedAppend."""
-    events, key, (before, digest_before) = append.events, append.key, append.expected
-    if not events:
+    entries, key, (before, digest_before) = append.entries, append.key, append.expected
+    if not entries:
         raise MisformedAppend(append.job, "it has no events")
     if len(key) != KEY_BYTES or len(digest_before) != KEY_BYTES:
         raise MisformedAppend(append.job, f"its key and chain have {len(key)} and {len(digest_before)} bytes, not 32")
     if append.status.terminal is not (append.finish is not None):
         raise MisformedAppend(append.job, f"its status is {append.status} and its finish is {append.finish}")
     try:
-        payload = encode(events, key)
+        payload = encode(entries, key)
     except (TypeError, ValueError, OverflowError, KeyError) as problem:
         raise MisformedAppend(append.job, f"an event cannot be written ({problem!r})") from problem
-    first, last = before + 1, before + len(events)
+    first, last = before + 1, before + count(entries)
     digest = chain.digest(digest_before, first, key, payload)
     row = Stored(first, last, append.fence, key, chain.kept(digest, before, last), payload)
     return Offer(append, row, Head(last, digest))

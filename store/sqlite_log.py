@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ..fsm.ports import AppendResult, Durable, Outcome
+from ..fsm.states import Status
 from .database import Database
 from .offer import Offer
 from .settle import settle
@@ -21,6 +22,9 @@ END = (
 ADD = (
     "INSERT INTO appends (id, job_id, prev, first, last, fence, key, chain, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+
+APPENDED = Outcome.APPENDED  # an enum finds its members by way of Python code, and their values too
+_TEXT = {status: status.value for status in Status}
 
 Ends = dict[str, tuple[int, int]]
 """Job -> its row's id and the id of its newest append."""
@@ -64,7 +68,7 @@ class SqliteAppender:
                     self._ends.pop(append.job, None)
                 else:
                     self._ends[append.job] = ends[append.job]
-            return [offered.done(Outcome.APPENDED) for offered in offers]
+            return [AppendResult(APPENDED, head) for _, _, head in offers]
 
         return commit
 
@@ -87,7 +91,7 @@ class SqliteAppender:
         ended: list[tuple[Any, ...]] = []
         for tail, (append, _, head) in enumerate(offers, first):
             job_id, prev = ends[append.job]
-            after = (tail, head.sequence, head.chain, append.status.value, append.output)
+            after = (tail, head.sequence, head.chain, _TEXT[append.status], append.output)
             before = (job_id, prev, append.expected.sequence, append.expected.chain, append.fence)
             if append.finish is None:
                 moved.append(after + before)

@@ -16,7 +16,7 @@ from decodelog.fsm.emission import Emission, Token
 from decodelog.fsm.envelope import Output, Policy
 from decodelog.fsm.events import EVENTS
 from decodelog.fsm.finish import DEFAULT_ORDER, HELD_BACK, TRIGGERS
-from decodelog.fsm.receipt import Receipt, Selection, issue
+from decodelog.fsm.receipt import Receipt, Selection, identify
 from decodelog.fsm.states import Trigger
 from decodelog.fsm.table import ROWS
 from decodelog.fsm.transforms import SEALED_ORDER
@@ -130,7 +130,7 @@ def receipt() -> Iterator[str]:
     yield """A receipt's id is the SHA-256 of all of these. An audit issues every receipt again from the log, and names
 the first whose id is another.
 """
-    rows = [*named(issue), *named(Selection)]
+    rows = [*named(identify), *named(Selection)]
     rows += [row for row in named(Receipt) if row[0] != "`receipt_id`"]
     yield table("bound", "what it is", rows=rows)
 

@@ -155,9 +155,9 @@ class ScriptedSession:
             scores = self._rows[places[0]]
         else:
             scores = torch.from_numpy(self._table[places])
-        for call, row in zip(calls, scores, strict=True):
+        for row, call in enumerate(calls):
             if isinstance(call, Prefill) and call.watch is not None:
-                call.watch(row.expand(len(call.tokens), -1))
+                call.watch(scores[row].expand(len(call.tokens), -1))
         self._event += 1
         return ScriptedTicket(self._event, (), 0, [], "prepared", lanes, stops, scores)
 

@@ -50,10 +50,11 @@ def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report
 
     damaged, models = {fault.job for fault in report.faults}, Models(home(), lanes=1)
     rows = [row for row in store.rows() if (jobs is None or row.job in jobs) and row.job not in damaged]
-    # What is sealed or erased has no longer the evidence that a run could be held against.
-    whole = [row for row in rows if row.sealed_ms is None and row.erased_ms is None]
+    whole = [row for row in rows if row.erased_ms is None]
     if passed := len(rows) - len(whole):
-        terminal.say(f"{passed} sealed or erased jobs cannot be run again and compared", style="yellow")
+        terminal.say(f"{passed} erased jobs cannot be run again", style="yellow")
+    if sealed := sum(row.sealed_ms is not None for row in whole):
+        terminal.say(f"of {sealed} sealed jobs only bytes, text and end can be compared", style="yellow")
     faults = list(report.faults)
     with terminal.progress("running jobs again") as told:
         for row in whole:

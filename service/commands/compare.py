@@ -22,7 +22,7 @@ From = Annotated[
     typer.Option(
         "--level",
         metavar="state|tensor|policy|decision|sequence|resume",
-        help="The first level that counts; those before may differ.",
+        help="The first level that counts; those before may differ. Sealed jobs have the last two.",
     ),
 ]
 
@@ -48,7 +48,7 @@ def compare(
     with opened(db) as store:
         name = find_job(store, job)
         if other is not None:
-            left, right = run_in(store, name), run_in(store, find_job(store, other))
+            left, right = run_in(store, name, level), run_in(store, find_job(store, other), level)
             found, steps = compare_runs(left, right, level), min(len(left.steps), len(right.steps))
         else:
             with terminal.progress("running it again"):
@@ -57,6 +57,6 @@ def compare(
     if json:
         terminal.write_json(plain(found, steps))
     else:
-        terminal.write(f"{told(found, steps)}\n")
+        terminal.write(f"{told(found, steps, level)}\n")
     if found is not None:
         raise typer.Exit(FAILED)

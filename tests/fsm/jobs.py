@@ -27,6 +27,7 @@ from decodelog.fsm.transition import (
     IssueDecision,
     Proposal,
     StartAttempt,
+    one_by_one,
     transitions,
 )
 
@@ -145,8 +146,10 @@ class Live:
         )
 
     def do(self, *commands: Command) -> Proposal:
-        """Decide the commands as one proposal and append it."""
-        proposal = transitions(self.state, commands)
+        """Decide the commands as one proposal and append it, with the state after each event."""
+        proposal = one_by_one(self.state, commands)
+        quicker = transitions(self.state, commands)
+        assert (quicker.events, quicker.state) == (proposal.events, proposal.state)
         self.append(proposal)
         return proposal
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ def with_third(**facts: Any) -> Live:
     token = facts.pop("token", 52)
     made = call(at.state)
     at.do(
-        replace(made, scores=scores) if scores else made,
+        made._replace(scores=scores) if scores else made,
         IssueDecision(selection(token, **facts), piece),
         CommitOutput(),
     )

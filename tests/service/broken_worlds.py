@@ -26,7 +26,7 @@ class Unfenced(VirtualStore):
     """Appends are taken whatever tenure they come from."""
 
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:
-        return super().append([replace(append, fence=self.row(append.job).fence) for append in batch])
+        return super().append([append._replace(fence=self.row(append.job).fence) for append in batch])
 
 
 class Repeating(VirtualStore):
@@ -35,7 +35,7 @@ class Repeating(VirtualStore):
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:
         results = super().append(batch)
         again = [
-            replace(append, expected=self.row(append.job).head)
+            append._replace(expected=self.row(append.job).head)
             for append, result in zip(batch, results, strict=True)
             if result.outcome is Outcome.DUPLICATE and append.finish is None
         ]
@@ -126,8 +126,8 @@ def early(self: Writer, begun: Begun) -> list[LostTenure]:
     """Publishes a turn, and then waits until it is durable."""
     steps, _, durable = begun
     for job, proposal, _ in steps:
-        for event, state in zip(proposal.events, proposal.states, strict=True):
-            job.transcript.take(event, state)
+        for entry, state in zip(proposal.entries, proposal.states, strict=True):
+            job.transcript.follow(entry, state)
         self._publish(job, proposal.state)
     lost = []
     for (job, _, _), result in zip(steps, durable(), strict=True):

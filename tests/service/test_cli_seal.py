@@ -143,6 +143,12 @@ def test_what_is_sealed_away_is_named_and_never_taken_for_the_same(model: Path, 
         refused = decodelog(*command, "--json", db=sqlite_url)
         assert (refused.code, refused.error["code"], refused.error["job"]) == (2, "evidence_sealed", one)
         assert "margin and draw are not kept" in refused.error["message"]
+    for command in (("compare", one, two), ("compare", two, one), ("compare", one, "--reexecute")):
+        shown = decodelog(*command, "--level", "sequence", db=sqlite_url)
+        assert (shown.code, shown.stdout) == (0, "the same at the last 2 levels, from sequence on, 24 steps\n")
+    run(model, sqlite_url, "greedy")
+    other = decodelog("compare", one, jobs(sqlite_url)[2].job, "--level", "sequence", "--json", db=sqlite_url)
+    assert (other.code, other.json["level"]) == (1, "sequence")
     assert decodelog("explain", one, "--step", 0, "--json", db=sqlite_url).code == 0
     fork = decodelog("fork", one, "--at", 12, "--json", db=sqlite_url)
     assert (fork.code, fork.json["parent"]) == (0, {"job": one, "step": 12})

@@ -45,13 +45,13 @@ class Writer:
     def step(self, text: str = "", drawn: bool = False, **changes: Any) -> Append:
         key, events = step_events(self.job, self.output, text, drawn)
         append = Append(self.job, self.head, self.fence, key, events, Status.PENDING, self.output + 1)
-        return replace(append, **changes)
+        return append._replace(**changes)
 
     def last_step(self, reason: FinishReason = FinishReason.LENGTH) -> Append:
         """An ordinary step that also ends the job."""
         append = self.step()
         events = (*append.events, RequestClosed(reason, (reason,)))
-        return replace(append, events=events, status=Status.CLOSED, finish=reason.value)
+        return append._replace(entries=events, status=Status.CLOSED, finish=reason.value)
 
     def cancel(self) -> Append:
         reason = FinishReason.CANCELLED

@@ -139,9 +139,9 @@ def test_a_conflict_names_what_differs(store):
     kept = contents(store)
     key, events = step_events("job-1", 0)
     other_key = start.step("other")
-    other_state = start.step(events=(*events[:2], OutputCommitted(1, digest("else"))))
-    other_kind = start.step(events=(CallFailed("numeric", "NaN"), *events[1:]))
-    shorter = start.step(events=events[:2])
+    other_state = start.step(entries=(*events[:2], OutputCommitted(1, digest("else"))))
+    other_kind = start.step(entries=(CallFailed("numeric", "NaN"), *events[1:]))
+    shorter = start.step(entries=events[:2])
     results = store.append([other_key, other_state, other_kind, shorter])
     assert outcomes(results) == [Outcome.CONFLICT] * 4
     assert [result.detail for result in results] == [
@@ -302,12 +302,12 @@ def test_a_refused_append_does_not_keep_the_others_from_being_appended(store):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"events": ()}, "it has no events"),
+        ({"entries": ()}, "it has no events"),
         ({"key": b"short"}, "its key and chain have 5 and 32 bytes, not 32"),
         ({"expected": Head(1, b"")}, "its key and chain have 32 and 0 bytes, not 32"),
         ({"status": Status.CLOSED}, "its status is CLOSED and its finish is None"),
         ({"finish": "length"}, "its status is PENDING and its finish is length"),
-        ({"events": (OutputCommitted(object(), b""),)}, "an event cannot be written"),
+        ({"entries": (OutputCommitted(object(), b""),)}, "an event cannot be written"),
     ],
 )
 def test_an_append_that_no_log_could_hold_is_refused_before_any_of_its_batch(store, changes, reason):
@@ -399,9 +399,9 @@ def test_the_listing_follows_the_appends(store):
     writer = write(store, admit(store, "job-1"), 2)
     admit(store, "job-2")
     failed = RequestFailed("numeric_fault", "a score is NaN")
-    end = writer.step(events=(failed,), status=Status.FAILED, finish="numeric_fault", output=2)
+    end = writer.step(entries=(failed,), status=Status.FAILED, finish="numeric_fault", output=2)
     store.claim("worker-1", 60_000, 1)
-    (result,) = store.append([replace(end, fence=1)])
+    (result,) = store.append([end._replace(fence=1)])
     row = store.row("job-1")
     assert (row.status, row.finish, row.output, row.head) == (Status.FAILED, "numeric_fault", 2, result.head)
     assert (row.owner, row.lease_until_ms) == (None, None)

@@ -28,7 +28,8 @@ from decodelog.service.models import Models, home, set_aside
 from decodelog.service.submit import submit
 
 MODEL = "smollm2-135m-instruct"
-PROMPT_TOKENS, NEW_TOKENS, BLOCK = 64, 128, 16
+PROMPT_TOKENS, NEW_TOKENS = 64, 128
+TAX_TOKENS, BLOCK = 256, 16
 TEXT = (
     "The harbour wakes before the town does. Nets are carried over wet stone, gulls argue above the roofs, and the "
     "first boats leave while the lamps are still lit. An old pilot stands at the end of the mole and counts them out, "
@@ -52,8 +53,9 @@ def stream(rounds: int, note: Callable[[str], None]) -> Figures:
             },
             rounds,
         )
-        note(f"{rounds} rounds of {NEW_TOKENS} tokens: a durable stream and one in memory, block by block")
-        taxes = [tax(*ours.side_by_side((durable, memory), ids, NEW_TOKENS)) for _ in range(rounds)]
+        more = 2 * rounds - 1  # one round of it is about as uncertain as its bar is high
+        note(f"{more} rounds of {TAX_TOKENS} tokens: a durable stream and one in memory, block by block")
+        taxes = [tax(*ours.side_by_side((durable, memory), ids, TAX_TOKENS)) for _ in range(more)]
     return medians(turns) | {
         "generate_ratio": median_ratio(turns["stream_sqlite"], turns["stream_generate"]),
         "durability_tax": median(taxes),

@@ -25,7 +25,7 @@ OPERATIONS: Final = {
     "heartbeat": "a worker extends its leases",
     "release": "a worker gives its jobs back",
     "post": "a command is put into the inbox",
-    "snapshot": "snapshots of jobs are kept, or those of ended jobs removed",
+    "snapshot": "snapshots of live jobs are kept",
     "restore": "logs from a file are brought back",
     "answer": "a command is settled with what became of it",
     "seal": "the rows of an ended job become one",

@@ -224,16 +224,16 @@ class EventLog(Protocol):
 
 
 class Snapshots(Protocol):
-    """Where jobs stood a while ago, so that a load need not begin at the log's start. They can be lost at any time."""
+    """Where live jobs stood a while ago, so that a load need not begin at the log's start.
+
+    They can be lost at any time, and the append that ends a job removes its own.
+    """
 
     def keep(self, batch: Sequence[Keep]) -> None:
-        """Keep snapshots of many jobs in one transaction; one by a tenure that was replaced is passed over."""
+        """Keep snapshots of many jobs in one transaction, but none of a job that has ended or has another tenure."""
 
     def snapshot(self, job: str) -> Snapshot | None:
         """The job's newest snapshot that is whole; whether its head is the log's is for `follow` to say."""
-
-    def forget(self, names: Sequence[str]) -> None:
-        """Remove the snapshots of these jobs."""
 
 
 class Log(EventLog, Snapshots, Protocol):

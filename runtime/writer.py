@@ -159,7 +159,7 @@ class Writer:
             try:
                 job.settle(proposal, result)
                 self._publish(job, proposal.state)
-                if job.head.sequence - job.kept >= self._snapshot_events or (job.kept and job.ended):
+                if job.head.sequence - job.kept >= self._snapshot_events:
                     far.append(job)
             except LostTenure as loss:
                 job.lost = True
@@ -170,7 +170,7 @@ class Writer:
         return lost
 
     def _keep(self, jobs: Sequence[Job]) -> None:
-        """Keep snapshots of jobs that are far from their last ones; of a job that has just ended none is of use.
+        """Keep snapshots of jobs that are far from their last ones.
 
         Nothing depends on them: where the store fails, the next turn tries again, and its append says what is wrong.
         """
@@ -179,14 +179,12 @@ class Writer:
             for job in jobs
             if (snapshot := Snapshot.of(job.transcript, job.head)) is not None
         ]
-        ended = [job.name for job in jobs if job.ended and job.kept]
+        if not batch:
+            return
         with suppress(Problem):
-            if batch:
-                self._log.keep([keep for _, keep in batch])
-                for job, keep in batch:
-                    job.kept = keep.snapshot.head.sequence
-            if ended:
-                self._log.forget(ended)
+            self._log.keep([keep for _, keep in batch])
+            for job, keep in batch:
+                job.kept = keep.snapshot.head.sequence
 
     def _publish(self, job: Job, state: State) -> None:
         if self._sink is None or job.detached:

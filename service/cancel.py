@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import NamedTuple
 
-from ..fsm.errors import LostTenure, Problem
+from ..fsm.errors import LostTenure
 from ..fsm.finish import FinishReason
 from ..fsm.ports import CANCEL, Bell, Command, Store
 from ..fsm.transition import CloseRequest
@@ -92,8 +92,6 @@ def _close_without_owner(store: Store, job: str, worker: str, dead: Dead) -> boo
 
         try:
             Job.load(store, claim).record(store, CloseRequest(FinishReason.CANCELLED))
-            with suppress(Problem):
-                store.forget([job])
         except LostTenure:
             return False  # It took too long and somebody else has the job now: the command is theirs.
         finally:

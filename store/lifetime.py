@@ -17,8 +17,9 @@ from .erased import erased
 from .forks import forks
 from .listing import job_row, wrong
 from .scrub import scrub
+from .snapshots import forget
 from .stored import Stored
-from .tables import appends, jobs, snapshots
+from .tables import appends, jobs
 from .walk import ALL, FROM_TAIL
 
 
@@ -55,7 +56,7 @@ class DatabaseLifetime:
             self._replace(connection, held, rows_of(connection, held), [row])
             now_ms = self._database.now_ms()
             connection.execute(update(jobs).where(jobs.c.id == held.id).values(sealed_ms=now_ms))
-            connection.execute(delete(snapshots).where(snapshots.c.job_id == held.id))
+            forget(connection, held.id)
         return True
 
     def erase(self, job: str) -> bool:
@@ -68,7 +69,7 @@ class DatabaseLifetime:
             self._replace(connection, held, rows, left)
             now_ms = self._database.now_ms()
             connection.execute(update(jobs).where(jobs.c.id == held.id).values(erased_ms=now_ms))
-            connection.execute(delete(snapshots).where(snapshots.c.job_id == held.id))
+            forget(connection, held.id)
         return True
 
     def forks(self, parents: Collection[str]) -> list[tuple[str, str]]:

@@ -65,6 +65,7 @@ class MemoryJob:
         self.status, self.output = append.status, append.output
         if append.finish is not None:
             self.finish, self.owner, self.lease_until_ms, self.ended_ms = append.finish, None, None, now_ms
+            self.snapshot = None
 
     def stand(self, rows: list[Stored]) -> None:
         """Have these rows in the place of the log's: as many, or one for all."""

@@ -175,7 +175,7 @@ class MemoryStore:
         with self._lock:
             for fence, _, snapshot in batch:
                 job = self._held(snapshot.state.spec.job)
-                if job.fence == fence:
+                if job.fence == fence and job.finish is None:
                     job.snapshot = snapshot
 
     def snapshot(self, job: str) -> Snapshot | None:
@@ -185,11 +185,6 @@ class MemoryStore:
     def snapshot_damage(self, job: str) -> str:
         """What is wrong with the job's snapshots by themselves: nothing."""
         return ""
-
-    def forget(self, names: Sequence[str]) -> None:
-        with self._lock:
-            for job in names:
-                self._held(job).snapshot = None
 
     # ---- how long logs stay ----
 

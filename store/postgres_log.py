@@ -41,6 +41,8 @@ WITH offered AS (
         lease_until_ms = CASE WHEN held.finish IS NULL THEN jobs.lease_until_ms END,
         ended_ms = CASE WHEN held.finish IS NOT NULL THEN (extract(epoch from clock_timestamp()) * 1000)::bigint END
     FROM held WHERE jobs.id = held.job_id
+), forgotten AS (
+    DELETE FROM snapshots WHERE job_id = ANY (ARRAY(SELECT job_id FROM held WHERE finish IS NOT NULL))
 )
 SELECT place, CASE WHEN finish IS NOT NULL THEN pg_notify('decodelog', '') END FROM held
 """

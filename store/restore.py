@@ -19,6 +19,7 @@ from .chain import content
 from .database import Database
 from .listing import job_row
 from .settle import walk
+from .snapshots import forget
 from .stored import Stored
 from .tables import appends, jobs
 
@@ -114,6 +115,7 @@ class DatabaseRestore:
         end: dict[str, Any] = {"status": row.status.value, "finish": row.finish, "output": row.output, "tail": tail}
         if row.finish is not None:
             end |= self._passed(rows)
+            forget(connection, job_id)
         head = {
             "sequence": row.head.sequence,
             "chain": row.head.chain,

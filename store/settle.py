@@ -20,6 +20,7 @@ from .database import Database
 from .listing import sound_head
 from .offer import Offer, Tenancy, refusal
 from .refusals import RECORDED
+from .snapshots import forget
 from .stored import Stored
 from .tables import appends, jobs, refusals
 from .walk import FROM_TAIL
@@ -90,6 +91,7 @@ def add(connection: Connection, database: Database, found: Place, offered: Offer
     head = {"tail": tail, "sequence": row.last, "chain": offered.head.chain}
     connection.execute(update(jobs).where(jobs.c.id == found.job_id).values(head | end))
     if append.finish is not None:
+        forget(connection, found.job_id)
         ring(connection)
 
 

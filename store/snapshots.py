@@ -110,6 +110,11 @@ def _read(job: str, row: Row, ids: Sequence[int]) -> Snapshot | None:
         return None
 
 
+def forget(connection: Connection, job_id: int) -> None:
+    """Remove a job's snapshots: it has ended, and nobody will load it to go on."""
+    connection.execute(delete(table).where(table.c.job_id == job_id))
+
+
 class DatabaseSnapshots:
     """Snapshots over a database."""
 
@@ -118,9 +123,9 @@ class DatabaseSnapshots:
 
     def keep(self, batch: Sequence[Keep]) -> None:
         kept = {keep.snapshot.state.spec.job: keep for keep in batch}
-        found = select(jobs.c.id, jobs.c.job, jobs.c.fence).where(jobs.c.job.in_(kept)).order_by(jobs.c.id)
+        found = select(jobs.c.id, jobs.c.job, jobs.c.fence).where(jobs.c.job.in_(kept), jobs.c.finish.is_(None))
         with self._database.transaction("snapshot") as connection:
-            for row in connection.execute(found.with_for_update()).all():
+            for row in connection.execute(found.order_by(jobs.c.id).with_for_update()).all():
                 fence, after, snapshot = kept[row.job]
                 if row.fence == fence:  # else whoever was replaced is late
                     self._add(connection, row.id, after, snapshot)
@@ -149,8 +154,3 @@ class DatabaseSnapshots:
         query = select(*columns).join_from(table, jobs, table.c.job_id == jobs.c.id).where(jobs.c.job == job)
         with self._database.single() as connection:
             return kept_in(job, [Row._make(row) for row in connection.execute(query.order_by(table.c.sequence))])
-
-    def forget(self, names: Sequence[str]) -> None:
-        ids = select(jobs.c.id).where(jobs.c.job.in_(names))
-        with self._database.transaction("snapshot") as connection:
-            connection.execute(delete(table).where(table.c.job_id.in_(ids)))

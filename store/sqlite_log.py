@@ -19,6 +19,7 @@ END = (
     "UPDATE jobs SET tail = ?, sequence = ?, chain = ?, status = ?, output = ?, finish = ?, "
     f"owner = NULL, lease_until_ms = NULL, ended_ms = {NOW_MS} {_WHERE}"
 )
+FORGET = "DELETE FROM snapshots WHERE job_id = ?"
 ADD = (
     "INSERT INTO appends (id, job_id, prev, first, last, fence, key, chain, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -105,6 +106,9 @@ class SqliteAppender:
                 self._at("append.executed")
         if changed < len(offers):
             raise Unexpected
+        if ended:
+            cursor.executemany(FORGET, [ends[append.job][:1] for append, _, _ in offers if append.finish is not None])
+            self._at("append.executed")
         return ends
 
     def _known(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends:

@@ -137,9 +137,6 @@ class Connection:
     def snapshot(self, job: str) -> Snapshot | None:
         return self._do("kept", lambda: self._store.snapshot(job))
 
-    def forget(self, names: Sequence[str]) -> None:
-        self._do("forget", lambda: self._store.forget(names))
-
     # ---- leases ----
 
     def claim(

@@ -23,6 +23,7 @@ from decodelog.store import schema, sealed
 from decodelog.store.bundle import write
 from decodelog.store.engine import DatabaseStore, open_store
 from decodelog.store.restore import DatabaseRestore
+from decodelog.store.tables import snapshots
 
 pytestmark = pytest.mark.contract("RES-2")
 
@@ -223,6 +224,21 @@ def test_appends_come_after_those_that_are_there_and_are_linked_in_order(stage, 
         assert list(target.read(job)) == list(stage.store.read(job))
     assert audit(target).ok
     target.close()
+
+
+def test_a_job_that_a_restore_brings_to_its_end_keeps_no_snapshot(stage, there, tmp_path):
+    job = stage.submit()
+    stage.run(job, until=3)
+    stage.take(job, tmp_path / "live")
+    restore(there, tmp_path / "live")
+    with there._database.transaction() as connection:
+        kept = {"job_id": 1, "sequence": 1, "chain": bytes(32), "output": 0, "ids": b"", "link": bytes(32)}
+        connection.execute(snapshots.insert().values(kept))
+    stage.run(job)
+    stage.take(job, tmp_path / "ended")
+    assert restore(there, tmp_path / "ended")[0].outcome == "advanced"
+    with there._database.transaction() as connection:
+        assert connection.execute(snapshots.select()).all() == []
 
 
 def test_a_file_that_cannot_be_restored_makes_no_database(tmp_path):

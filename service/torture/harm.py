@@ -57,7 +57,8 @@ def server_away(siege: Siege) -> Iterator[float]:
         if how is None:
             for backend in ground.backends()[:1]:
                 os.kill(backend, signal.SIGKILL)  # the server then ends all others, this one's too, and recovers
-                while ground.connected():
+                late = time.monotonic() + LATE_S
+                while ground.connected() and time.monotonic() < late:
                     yield 0.01
         else:
             ground.server.stop(how)
@@ -221,8 +222,12 @@ def lock(campaign: Campaign, begin: str) -> Callable[[Reached, Mark], None]:
 
 
 def holding(siege: Siege, body: Callable[[Reached, Mark], None], name: str) -> Running:
-    """Start a process beside the workers, and wait until it has what it holds."""
+    """Start a process beside the workers, and wait until it has what it holds, LATE_S seconds at most."""
     running = siege.beside(body, name)
+    late = time.monotonic() + LATE_S
     while HELD not in running.told and not running.ended():
+        if time.monotonic() > late:
+            siege.faults.append(f"{name}{running.pid} has not come to hold anything in {LATE_S} s")
+            break
         time.sleep(0.002)
     return running

@@ -29,7 +29,7 @@ from decodelog.service.submit import submit
 
 MODEL = "smollm2-135m-instruct"
 PROMPT_TOKENS, NEW_TOKENS = 64, 128
-TAX_TOKENS, BLOCK = 256, 16
+TAX_TOKENS, BLOCK = 256, 64
 TEXT = (
     "The harbour wakes before the town does. Nets are carried over wet stone, gulls argue above the roofs, and the "
     "first boats leave while the lamps are still lit. An old pilot stands at the end of the mole and counts them out, "

@@ -197,8 +197,10 @@ class Engine:
             proposals.append((job, job.propose(COMMIT)))
         for job in by_step[Step.CLOSE]:
             proposals += [(job, job.propose(CloseRequest(reason))) for reason in due_reasons(job.state)[:1]]
-        proposals = [(job, proposal) for job, proposal in proposals if job.name not in ended]
-        proposals += self._decided([result for result in called if result.job.name not in ended])
+        if ended:
+            proposals = [(job, proposal) for job, proposal in proposals if job.name not in ended]
+            called = [result for result in called if result.job.name not in ended]
+        proposals += self._decided(called)
         for name, (reason, *also) in ended.items():
             # A job may have come to its end while the interruption was on its way: the first end stands.
             held = self.jobs.get(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from ..fsm.errors import BrokenInvariant, Defect, LostTenure
@@ -51,6 +51,10 @@ class Job:
     lost: bool = False
     history: History | None = None
     kept: int = 0
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.claim.job
 
     @classmethod
     def load(cls, log: Log, claim: Claim) -> Job:
@@ -80,10 +84,6 @@ class Job:
         return cls(claim, head, transcript, transcript.state, token, plan, history=history, kept=kept)
 
     @property
-    def name(self) -> str:
-        return self.claim.job
-
-    @property
     def ended(self) -> bool:
         """Whether its end is durable."""
         state = self.transcript.state
@@ -103,14 +103,14 @@ class Job:
         state = proposal.state
         ending = state.ending
         return Append(
-            job=self.name,
-            expected=self.head,
-            fence=self.claim.fence,
-            key=self._key(proposal.entries, base),
-            entries=proposal.entries,
-            status=state.status,
-            output=state.frontier.output,
-            finish=None if ending is None else (ending.finish or ending.cause),
+            self.name,
+            self.head,
+            self.claim.fence,
+            self._key(proposal.entries, base),
+            proposal.entries,
+            state.status,
+            state.frontier.output,
+            None if ending is None else (ending.finish or ending.cause),
         )
 
     def advance(self, proposal: Proposal) -> None:

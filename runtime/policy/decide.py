@@ -74,10 +74,11 @@ def decide(
     groups = group_rows(tuple(plans), size, values.device)
     results: list[Decision] = [NonFiniteScores()] * len(plans)
     on_cpu = values.device.type == "cpu"
-    beside = [Beside(*each) for each in zip(pasts, masks, strict=True)]
+    plain = [on_cpu and group.plain for group in groups]
+    beside = [] if all(plain) else [Beside(*each) for each in zip(pasts, masks, strict=True)]
     parts = [
-        _plain_facts(values, group, draws) if on_cpu and group.plain else row_facts(scores, group, draws, beside)
-        for group in groups
+        _plain_facts(values, group, draws) if easy else row_facts(scores, group, draws, beside)
+        for group, easy in zip(groups, plain, strict=True)
     ]
     for group, facts in zip(groups, _fetch(parts), strict=True):
         for row, numbers in zip(group.rows, facts, strict=True):

@@ -38,6 +38,7 @@ class Driver:
         self._counting = Lock()
         self._aside = 0
         self._connection: PoolProxiedConnection | None = None
+        self._cursor: sqlite3.Cursor | None = None
 
     def begin(self) -> Transaction:
         """Wait for the one before and for SQLite's write lock, and hold them. Errors: the store's."""
@@ -45,9 +46,9 @@ class Driver:
             time.sleep(GIVE_WAY_S)
         self._acquire()
         try:
-            if self._connection is None:
+            if (cursor := self._cursor) is None:
                 self._connection = self._engine.raw_connection()
-            cursor = cast(sqlite3.Cursor, self._connection.cursor())
+                cursor = self._cursor = cast(sqlite3.Cursor, self._connection.cursor())
             cursor.execute("BEGIN IMMEDIATE")
         except FOREIGN as error:
             self.end(kept=False)
@@ -90,7 +91,7 @@ class Driver:
             self._give_back()
 
     def _give_back(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._cursor = self._connection, None, None
         if connection is not None:
             connection.close()
 

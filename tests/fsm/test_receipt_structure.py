@@ -16,7 +16,6 @@ from decodelog.fsm.transition import CloseRequest, CommitOutput, IssueDecision, 
 
 pytestmark = pytest.mark.contract("FSM-5")
 
-
 GRAMMAR = {"policy.transforms": [{"kind": "grammar", "language": "regex", "source": "a+b?"}]}
 INCOMPLETE, COMPLETE, TERMINATED, INVALID = Standing
 

@@ -11,7 +11,7 @@ from decisions import table
 from decodelog.fsm.errors import Defect, Problem, Rejected, Transient
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/operations.md"
-MARK = "<!-- `make docs` writes what follows, from fsm/errors.py and tools/runbook.py -->\n"
+MARK = "<!-- `make docs` writes what follows, from fsm/errors/ and tools/runbook.py -->\n"
 
 KINDS: Final[dict[type[Problem], str]] = {
     Transient: """### It may succeed later

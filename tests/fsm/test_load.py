@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import EOS, Live, call, drawn, scores_of, selection
-from test_fold import pieces, requests
+from strategies import pieces, requests
 
 from decodelog.fsm import fold
 from decodelog.fsm.audit import replay

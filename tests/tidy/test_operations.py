@@ -7,6 +7,7 @@ import re
 import runbook
 from typer.main import get_command
 
+from decodelog.fsm import errors
 from decodelog.fsm.errors import Defect, Problem, Transient
 from decodelog.runtime.worker import Pace
 from decodelog.service.cli import app
@@ -23,6 +24,12 @@ def test_the_runbook_is_what_the_errors_say() -> None:
 def test_every_code_has_one_entry() -> None:
     entries = re.findall(r"^\| `(\w+)` \|", TEXT.partition(runbook.MARK)[2], flags=re.MULTILINE)
     assert sorted(entries) == sorted(EVERY | {code for code, *_ in runbook.OTHERS})
+
+
+def test_every_error_is_imported_from_one_place() -> None:
+    own = [each for each in runbook.problems(Problem) if each.__module__.startswith(errors.__name__)]
+    assert len(own) == len(EVERY) + len(runbook.KINDS)
+    assert [each for each in own if vars(errors).get(each.__name__) is not each] == []
 
 
 def test_whoever_must_act_is_told_what_to_do() -> None:

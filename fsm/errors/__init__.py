@@ -1,0 +1,110 @@
+"""Every error decodelog raises, sorted by who must act.
+
+    Problem
+    |-- Rejected    the caller must change something; recorded, never retried
+    |-- Transient   the shell may try again, a bounded number of times
+    `-- Defect      something that cannot happen did; stop and look
+
+Each error has a stable `code`, typed attributes, survives pickling, and its message ends with what to do.
+Errors of other libraries are translated where they arise, with `raise ... from`.
+"""
+
+# The order of these imports is the order in which the runbook lists the errors.
+# isort: off
+from .problem import Problem as Problem, Rejected as Rejected, Transient as Transient, Defect as Defect
+from .request import (
+    LimitExceeded as LimitExceeded,
+    MalformedJson as MalformedJson,
+    SchemaViolation as SchemaViolation,
+    UnknownVersion as UnknownVersion,
+    NotAdmissible as NotAdmissible,
+    GrammarRefused as GrammarRefused,
+    BrokenLimits as BrokenLimits,
+)
+from .machine import (
+    IllegalTransition as IllegalTransition,
+    Terminal as Terminal,
+    ReceiptConflict as ReceiptConflict,
+    BrokenInvariant as BrokenInvariant,
+    BrokenTable as BrokenTable,
+)
+from .artifact import (
+    UnknownModel as UnknownModel,
+    ModelNotFetched as ModelNotFetched,
+    FetchFailed as FetchFailed,
+    UnwritableModels as UnwritableModels,
+    BrokenArtifact as BrokenArtifact,
+    UnsupportedModel as UnsupportedModel,
+    NoChatTemplate as NoChatTemplate,
+    TemplateFailed as TemplateFailed,
+    TextNotEncodable as TextNotEncodable,
+)
+from .call import (
+    EmptyPrompt as EmptyPrompt,
+    PromptTooLong as PromptTooLong,
+    TokenOutOfRange as TokenOutOfRange,
+    PrefillNeedsEmptyLane as PrefillNeedsEmptyLane,
+    DecodeNeedsPrefill as DecodeNeedsPrefill,
+    LaneFull as LaneFull,
+    LaneTooLarge as LaneTooLarge,
+    NoFreeSlot as NoFreeSlot,
+    ForeignLane as ForeignLane,
+    SessionMismatch as SessionMismatch,
+    SessionClosed as SessionClosed,
+    OptimizerStepRefused as OptimizerStepRefused,
+    CallFailed as CallFailed,
+    PreparedCacheChanged as PreparedCacheChanged,
+    RosterIncomplete as RosterIncomplete,
+    ScoreNotConsumable as ScoreNotConsumable,
+)
+from .policy import (
+    WrongScores as WrongScores,
+    WrongDraw as WrongDraw,
+    NonFiniteScores as NonFiniteScores,
+    NoTokenLeft as NoTokenLeft,
+)
+from .job import (
+    LostTenure as LostTenure,
+    JobBusy as JobBusy,
+    PoisonJob as PoisonJob,
+    UnknownJob as UnknownJob,
+    NoSuchStep as NoSuchStep,
+    IdempotencyConflict as IdempotencyConflict,
+    JobNameTaken as JobNameTaken,
+)
+from .database import (
+    SchemaMissing as SchemaMissing,
+    SchemaOutdated as SchemaOutdated,
+    SchemaNewer as SchemaNewer,
+    UnsupportedDatabase as UnsupportedDatabase,
+    DatabaseUnavailable as DatabaseUnavailable,
+    DatabaseFull as DatabaseFull,
+    DatabaseLocked as DatabaseLocked,
+    DatabaseFault as DatabaseFault,
+)
+from .log import (
+    MisformedAppend as MisformedAppend,
+    CorruptRecord as CorruptRecord,
+    UnknownWireTag as UnknownWireTag,
+    UnknownSeal as UnknownSeal,
+)
+from .lifetime import (
+    JobNotEnded as JobNotEnded,
+    ContentErased as ContentErased,
+    EvidenceSealed as EvidenceSealed,
+    SealRefused as SealRefused,
+)
+from .export import (
+    NotAnExport as NotAnExport,
+    BrokenSnapshot as BrokenSnapshot,
+    ContentLeftOut as ContentLeftOut,
+    RestoreConflict as RestoreConflict,
+)
+from .command import (
+    AmbiguousJob as AmbiguousJob,
+    FamilyMeant as FamilyMeant,
+    UnreadableInput as UnreadableInput,
+    UnwritableOutput as UnwritableOutput,
+    ConflictingFlags as ConflictingFlags,
+    ChildFailed as ChildFailed,
+)

@@ -1,0 +1,82 @@
+"""Models on this machine, their files, and what their tokenizers cannot say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .problem import Rejected, Transient
+
+
+@dataclass(eq=False)
+class UnknownModel(Rejected):
+    code = "unknown_model"
+    says = (
+        "{name!r} is neither a directory with a config.json nor one of {known}; "
+        "name a directory, or run `decodelog model fetch NAME` with one of those names"
+    )
+    name: str
+    known: list[str]
+
+
+@dataclass(eq=False)
+class ModelNotFetched(Rejected):
+    code = "model_not_fetched"
+    says = "the model {name} is not on this machine; run `decodelog model fetch {name}`"
+    name: str
+
+
+@dataclass(eq=False)
+class FetchFailed(Transient):
+    code = "fetch_failed"
+    says = "fetching {name} failed: {reason}; run `decodelog model fetch {name}` again"
+    name: str
+    reason: str
+
+
+@dataclass(eq=False)
+class UnwritableModels(Rejected):
+    code = "unwritable_models"
+    says = "{path} cannot be written: {reason}; set DECODELOG_HOME to a folder that you may write to, with space in it"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class BrokenArtifact(Rejected):
+    code = "broken_artifact"
+    says = "{path}: {reason}; replace the file, or fetch the model again"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class UnsupportedModel(Rejected):
+    code = "unsupported_model"
+    says = "the checkpoint has {key} = {value}, and this decoder takes {supported}; use another checkpoint"
+    key: str
+    value: str
+    supported: str
+
+
+@dataclass(eq=False)
+class NoChatTemplate(Rejected):
+    code = "no_chat_template"
+    says = "the model {model} has no chat template; give a plain prompt instead of chat messages"
+    model: str
+
+
+@dataclass(eq=False)
+class TemplateFailed(Rejected):
+    code = "template_failed"
+    says = "the model's chat template refuses these messages: {reason}; change the messages"
+    reason: str
+
+
+@dataclass(eq=False)
+class TextNotEncodable(Rejected):
+    """The tokenizer would silently drop a character of the text."""
+
+    code = "text_not_encodable"
+    says = "the tokenizer has no token for {character} at character {offset} of the text; leave it out"
+    character: str
+    offset: int

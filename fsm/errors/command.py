@@ -1,0 +1,64 @@
+"""What people type, and the files and processes that it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .problem import Rejected, Transient
+
+
+@dataclass(eq=False)
+class AmbiguousJob(Rejected):
+    code = "ambiguous_job"
+    says = "{prefix} begins the names of {count} jobs, among them {candidates}; write more of the name"
+    prefix: str
+    count: int
+    candidates: list[str]
+
+
+@dataclass(eq=False)
+class FamilyMeant(Rejected):
+    """A name of several jobs, where one is asked for; `jobs` are in the order of their choices."""
+
+    code = "family_meant"
+    says = "{family} is a family of the jobs {jobs}; name one of them"
+    family: str
+    jobs: list[str]
+
+    def __str__(self) -> str:
+        count, first, last = len(self.jobs), self.jobs[0], self.jobs[-1]
+        return f"{self.family} is a family of {count} jobs; name one of them, from {first} to {last}"
+
+
+@dataclass(eq=False)
+class UnreadableInput(Rejected):
+    code = "unreadable_input"
+    says = "{path} cannot be read: {reason}; name a readable UTF-8 file, or - for standard input"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class UnwritableOutput(Rejected):
+    code = "unwritable_output"
+    says = "{path} cannot be written: {reason}; name another file"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class ConflictingFlags(Rejected):
+    code = "conflicting_flags"
+    says = "{flags} cannot be used together; {advice}"
+    flags: str
+    advice: str
+
+
+@dataclass(eq=False)
+class ChildFailed(Transient):
+    """A process that this one started ended by itself, and not well."""
+
+    code = "child_failed"
+    says = "process {pid} ended before its work did ({reason}); run `decodelog doctor`, and try again"
+    pid: int
+    reason: str

@@ -1,0 +1,47 @@
+"""Jobs in files, and files that jobs are restored from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .problem import Rejected
+
+
+@dataclass(eq=False)
+class NotAnExport(Rejected):
+    code = "not_an_export"
+    says = "{path} cannot be read: {reason}; name a file that `decodelog export` or `decodelog snapshot` wrote"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class BrokenSnapshot(Rejected):
+    """A file that is to be restored is not what was written, or what it says of a job does not hold together."""
+
+    code = "broken_snapshot"
+    says = "the snapshot of job {job} is damaged: {reason}; nothing was restored, take another copy of the file"
+    job: str
+    reason: str
+
+
+@dataclass(eq=False)
+class ContentLeftOut(Rejected):
+    """A job of a file that is to be restored is live, and the file has it without its content."""
+
+    code = "content_left_out"
+    says = (
+        "job {job} has not ended, and the file has it without its content, so nobody could go on with it; "
+        "nothing was restored, restore an export that is not redacted"
+    )
+    job: str
+
+
+@dataclass(eq=False)
+class RestoreConflict(Rejected):
+    """The database has the job already, and its log is not the one that is to be restored."""
+
+    code = "restore_conflict"
+    says = "job {job} is there already and is not the one in the file: {reason}; restore it into another database"
+    job: str
+    reason: str

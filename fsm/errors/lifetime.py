@@ -1,0 +1,52 @@
+"""Sealed and erased logs: what is refused, and what is no longer there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .problem import Rejected
+
+
+@dataclass(eq=False)
+class JobNotEnded(Rejected):
+    """What is for ended jobs only was asked of one that is live."""
+
+    code = "job_not_ended"
+    says = "job {job} is {state} and has not ended; `decodelog cancel {job}` first, or wait for its end"
+    job: str
+    state: str
+
+
+@dataclass(eq=False)
+class ContentErased(Rejected):
+    """Prompt, output and request of a job are gone; its listing, its tenures and its chain are left."""
+
+    code = "content_erased"
+    says = (
+        "the content of job {job} is erased, and nothing of it can be read, run or given again; "
+        "`decodelog jobs` still lists it, and `decodelog audit {job}` proves its chain"
+    )
+    job: str
+
+
+@dataclass(eq=False)
+class EvidenceSealed(Rejected):
+    """A sealed log has no score digest, receipt, state digest, margin and draw of step `step` (from 0) any more."""
+
+    code = "evidence_sealed"
+    says = (
+        "the log of job {job} is sealed, and of its step {step} the score digest, receipt, state digest, margin and "
+        "draw are not kept; fork it, or run its request again, to have them again"
+    )
+    job: str
+    step: int
+
+
+@dataclass(eq=False)
+class SealRefused(Rejected):
+    """The log is not sealed, and as it was; `reason` is the first thing that speaks against it."""
+
+    code = "seal_refused"
+    says = "the log of job {job} is not sealed, and as it was: {reason}; see what `decodelog audit {job}` says"
+    job: str
+    reason: str

@@ -1,0 +1,45 @@
+"""The policy: scores, draws, and rows that nothing can be chosen from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .problem import Defect, Rejected
+
+
+@dataclass(eq=False)
+class WrongScores(Defect):
+    """A transform or a draw was given another score kind, axis or vocabulary map than its own (POL-1)."""
+
+    code = "wrong_scores"
+    says = "{operation} takes {wanted} and was given {found}; convert the scores, or use those of this model"
+    operation: str
+    wanted: str
+    found: str
+
+
+@dataclass(eq=False)
+class WrongDraw(Defect):
+    """Only a stochastic decision consumes a draw, and each consumes exactly one (POL-5)."""
+
+    code = "wrong_draw"
+    says = "row {row} has a {family} plan and was given the draw {draw}; give a number in [0, 1) to sampled rows only"
+    row: int
+    family: str
+    draw: str
+
+
+@dataclass(eq=False)
+class NonFiniteScores(Rejected):
+    """A numeric fault of one row (FSM-10): nothing was decided for it, and its lanes must not be used again."""
+
+    code = "non_finite_scores"
+    says = "the score row has a NaN or an infinity, so no token was chosen; check the checkpoint's weights and dtype"
+
+
+@dataclass(eq=False)
+class NoTokenLeft(Rejected):
+    """A numeric fault of one row: its transforms removed every token, so nothing was decided for it."""
+
+    code = "no_token_left"
+    says = "the transforms removed every token of the score row, so none was chosen; allow more tokens, or ban fewer"

@@ -4,62 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result, transcript, turn
 from databases import wall_clock_ms
+from workers import ENDLESS, FAST, running, wait_for, worker
 
 from decodelog.fsm.draft import draft_from
-from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable, LostTenure, UnknownModel
+from decodelog.fsm.errors import DatabaseLocked, LostTenure, UnknownModel
 from decodelog.fsm.events import CallCompleted
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.ports import Command
-from decodelog.runtime import patience
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job
 from decodelog.runtime.worker import Pace, Worker, one_at_a_time
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
 from decodelog.service.submit import submit
-
-FAST = Pace(lease_ms=2_000, claim_ms=1, inbox_ms=0, idle_ms=5)
-ENDLESS = {"seed": 3, "period": 64}
-
-
-def worker(store, of, name="worker-1", pace=FAST, **options):
-    return Worker(name, store, lambda _: of, admit_job, wall_clock_ms, pace=pace, **options)
-
-
-@contextmanager
-def running(made, **options):
-    """The worker in a thread; stopped and joined at the end, and its exception raised here."""
-    raised = []
-
-    def target():
-        try:
-            made.run(**options)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=target)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        made.stop()
-        thread.join(60)
-        assert not thread.is_alive()
-        assert not raised, raised
-
-
-def wait_for(condition, seconds=30.0):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited too long"
-        time.sleep(0.01)
 
 
 @pytest.mark.contract("LOG-7")
@@ -197,113 +160,6 @@ def test_a_claim_takes_a_few_jobs_and_the_next_one_follows_at_once(store):
         assert len(made._held()) == held
     made._claim(None)
     assert len(made._held()) == 5
-
-
-class Locked:
-    """A store whose calls fail once each with what may succeed later."""
-
-    def __init__(self, store):
-        self._store = store
-        self.failed = set()
-
-    def __getattr__(self, name):
-        call = getattr(self._store, name)
-        if name == "bell":
-            return call  # which never fails; it only does not ring
-
-        def once(*arguments, **options):
-            if name not in self.failed:
-                self.failed.add(name)
-                raise DatabaseLocked("test", "another process writes")
-            return call(*arguments, **options)
-
-        return once
-
-
-@pytest.mark.contract("LOG-2")
-def test_a_locked_database_is_waited_for_wherever_the_worker_meets_it(store):
-    of = model("Hello, world.")
-    job = admit(store, of)
-    cancelled = admit(store, of)
-    store.post(Command("e" * 32, cancelled, "cancel"))
-    locked = Locked(store)
-    worker(locked, of).run(drain=True)
-    assert result(store, job)["text"] == "Hello, world."
-    assert result(store, cancelled)["finish_reason"] == "cancelled"
-    assert {"owners", "claim", "read", "append", "pending", "row", "settle", "waiting", "release"} <= locked.failed
-    assert_audited(store)
-
-
-@pytest.mark.contract("LOG-7")
-def test_a_job_whose_claim_was_never_answered_is_claimed_again_by_the_same_worker(store):
-    class Unanswered(Locked):
-        def claim(self, *arguments, **options):
-            claims = self._store.claim(*arguments, **options)
-            if claims and "claim" not in self.failed:
-                self.failed.add("claim")
-                raise DatabaseUnavailable("test", "the answer is lost")
-            return claims
-
-    job = admit(store, model("Hello"))
-    worker(Unanswered(store), model("Hello")).run(drain=True)
-    done = result(store, job)
-    assert (done["text"], done["usage"]["attempts"]) == ("Hello", 1)
-    assert store.row(job).fence == 2
-    assert_audited(store)
-
-
-@pytest.mark.contract("LOG-2", "LOG-7")
-def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_is_said_once(store, monkeypatch):
-    class Away(Locked):
-        """Every call of every thread fails, from the third append on, for longer than its lease."""
-
-        appends, until = 0, None
-
-        def __getattr__(self, name):
-            call = getattr(self._store, name)
-
-            def reached(*arguments, **options):
-                self.appends += name in ("append", "begin")
-                if self.appends == 3 and self.until is None:
-                    self.until = time.monotonic() + 0.9
-                if self.until is not None and time.monotonic() < self.until:
-                    raise DatabaseUnavailable("test", "it is away")
-                return call(*arguments, **options)
-
-            return reached
-
-    monkeypatch.setattr(patience, "NOTICED_S", 0.3)
-    said = []
-    jobs = [admit(store, model("Hello, world.")) for _ in range(2)]
-    pace = Pace(lease_ms=300, claim_ms=1, inbox_ms=0, idle_ms=5)
-    worker(Away(store), model("Hello, world."), pace=pace, told=said.append).run(drain=True)
-    assert [type(problem) for problem in said] == [DatabaseUnavailable, type(None)]
-    assert {result(store, job)["text"] for job in jobs} == {"Hello, world."}
-    assert {result(store, job)["usage"]["attempts"] for job in jobs} == {1}
-    assert_audited(store)
-
-
-@pytest.mark.contract("LOG-2")
-@pytest.mark.parametrize("stopped", [False, True])
-def test_a_database_that_does_not_come_back_is_a_typed_error_after_the_stated_time(store, stopped):
-    class Gone(Locked):
-        def __getattr__(self, name):
-            if stopped and name in ("append", "begin"):
-                made.stop()
-            self.failed.add(name)
-            if {"append", "begin"} & self.failed:
-                raise DatabaseUnavailable("test", "it is gone")
-            return getattr(self._store, name)
-
-    job = admit(store, model("Hello"))
-    pace = Pace(lease_ms=2_000, claim_ms=1, patience_ms=60_000 if stopped else 400)
-    made = worker(Gone(store), model("Hello"), pace=pace)
-    begin = time.monotonic()
-    with pytest.raises(DatabaseUnavailable):
-        made.run(drain=True)
-    assert time.monotonic() - begin < 10
-    worker(store, model("Hello"), made.name).run(drain=True)
-    assert result(store, job)["text"] == "Hello"
 
 
 @pytest.mark.contract("CALL-9", "LOG-8", "FSM-9")
@@ -515,50 +371,3 @@ def test_a_job_whose_turn_raises_is_given_up_in_the_end_and_its_mates_are_not(st
     rows = {job: store.row(job) for job in (bad, good)}
     assert (rows[bad].finish, rows[good].finish) == ("poison_job", "eos")
     assert_audited(store)
-
-
-class Still:
-    """A host whose time passes by sleeping only."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic_s(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-    def lock(self):
-        return threading.Lock()
-
-
-@pytest.mark.contract("LOG-2")
-def test_a_wait_that_ran_out_makes_the_next_ones_short_until_something_succeeds():
-    host, back_at = Still(), [0.0]
-
-    def answer():
-        if host.now < back_at[0]:
-            raise DatabaseUnavailable("test", "it is away")
-        return "answered"
-
-    patient = patience.Patience(60.0, host=host)
-
-    def waited(away_s):
-        begin = host.now
-        back_at[0] = begin + away_s
-        try:
-            patient(answer)
-        except DatabaseUnavailable:
-            return round(host.now - begin, 3), "gone"
-        return round(host.now - begin, 3), "answered"
-
-    assert waited(90.0) == (60.0, "gone")
-    assert waited(90.0) == (patience.SHORT_S, "gone")
-    host.now = back_at[0]
-    assert waited(0.0) == (0.0, "answered")
-    seconds, outcome = waited(30.0)
-    assert (outcome, 30.0 <= seconds <= 31.0) == ("answered", True)
-    patient.hurry()
-    assert waited(0.0) == (0.0, "answered")
-    assert waited(30.0) == (patience.SHORT_S, "gone")

@@ -83,7 +83,7 @@ GUIDANCE: Final = {
     "may end them again: give it fewer lanes, more memory or a machine of its own.",
     "content_erased": "Nothing brings it back but a backup or an export from before, which may be past its retention "
     "too. Whoever submits under its idempotency key needs a new key to have it run again.",
-    "evidence_sealed": "Text, tokens and log-probabilities are there: `compare --level sequence` needs no more. "
+    "evidence_sealed": "Text, tokens and log-probabilities are there: they are all that `--level sequence` compares. "
     "Where such evidence must be shown later, export before `seal`, or let `--seal-after` be longer.",
     "seal_refused": "A sweep goes on with the others. Where the audit finds a fault, do as for "
     "`corrupt_record`; where it finds none, keep the export of the job, and report it.",

@@ -36,7 +36,7 @@ class EvidenceSealed(Rejected):
     code = "evidence_sealed"
     says = (
         "the log of job {job} is sealed, and of its step {step} the score digest, receipt, state digest, margin and "
-        "draw are not kept; fork it, or run its request again, to have them again"
+        "draw are not kept; fork it, or run its request again, to have them again, or compare with --level sequence"
     )
     job: str
     step: int

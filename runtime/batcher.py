@@ -13,6 +13,7 @@ from torch import Tensor
 from ..fsm.errors import NonFiniteScores, Problem
 from ..fsm.next_step import owes_prompt
 from ..fsm.points import Reached, unheard
+from ..fsm.ports import Outcome
 from ..fsm.transition import Command, CompleteCall, FailCall, FailRequest, RebuildLanes, RecordPrompt
 from .job import Job
 from .model import Caller, Model
@@ -83,8 +84,8 @@ class Batcher:
     def let_go(self, job: Job) -> None:
         """Give the lane back of a job that goes on elsewhere, or has ended; keep or remove its rows."""
         if self._segments is not None:
-            if job.ended:
-                self._segments.forget(job)
+            if job.ended or job.lost == Outcome.TERMINAL:
+                self._segments.forget(job)  # also where it was ended elsewhere: its content may be erased by now
             elif not job.lost:
                 self._keep(job, least=1)
         self.release(job)

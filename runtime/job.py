@@ -34,7 +34,8 @@ class Job:
     history            what the plan looks back on, where it does; it too moves with `token`
     deadline_ms        when it is to end as timed out, in ms since 1970, if ever
     kept               sequence of the newest snapshot that this tenure went on from or made, 0 without
-    lost               another tenure has it: nothing more is appended to it from here
+    lost               why nothing more is appended to it from here, if so: the outcome of an append that found another
+                       tenure, or an end that was made elsewhere
     detached           its reader failed: nothing more is published to it from here
     """
 
@@ -48,7 +49,7 @@ class Job:
     parser: Parser | None = None
     deadline_ms: int | None = None
     detached: bool = False
-    lost: bool = False
+    lost: str = ""
     history: History | None = None
     kept: int = 0
     name: str = field(init=False)

@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, uint8
 
-from ..fsm.errors import UnwritableOutput
+from ..fsm.errors import CacheInUse
 from .job import Job
 from .session import Session
 
@@ -140,6 +140,10 @@ class Segments:
             folder.mkdir(parents=True, exist_ok=True)
             save_file({"rows": rows}, part)
             part.replace(path)
+        except FileNotFoundError:
+            # Somebody has removed the folder meanwhile, and what was in it: the next segment begins again at row 0.
+            self._kept.pop(name, None)
+            self._links.pop(name, None)
         except (OSError, SafetensorError) as problem:
             if self.fault is None:
                 self.fault = problem if isinstance(problem, OSError) else OSError(str(problem))
@@ -192,7 +196,7 @@ def file_name(start: int, stop: int, link: bytes) -> str:
 
 
 def discard(directory: Path, binding: bytes) -> None:
-    """Remove what was kept of a job that nobody runs. Errors: UnwritableOutput, where some of it stays."""
+    """Remove what was kept of a job that nobody runs. Errors: CacheInUse, where some of it stays."""
     folder, reason = folder_of(directory, binding), "something else is written there"
     try:
         shutil.rmtree(folder)
@@ -201,7 +205,7 @@ def discard(directory: Path, binding: bytes) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
     if folder.exists():
-        raise UnwritableOutput(str(folder), f"the cache that is kept there cannot be removed ({reason})")
+        raise CacheInUse(str(folder), reason)
 
 
 def _ids(job: Job, start: int, stop: int) -> list[int]:

@@ -226,6 +226,8 @@ class Worker:
         problem = PoisonJob(claim.job, claim.stalled)
         commands = StartAttempt(claim.fence, self.name), FailRequest(problem.code, str(problem))
         self._patiently(lambda: job.record(self._store, *commands))
+        if self._segments is not None:
+            self._segments.forget(job)
         if self._sink is not None:
             with suppress(Exception):  # as in the writer, a reader's fault is its own
                 self._sink(job.name, job.transcript.hand_over(), job.state)

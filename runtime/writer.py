@@ -162,7 +162,7 @@ class Writer:
                 if job.head.sequence - job.kept >= self._snapshot_events:
                     far.append(job)
             except LostTenure as loss:
-                job.lost = True
+                job.lost = loss.outcome
                 lost.append(loss)
         self._at("turn.published")
         if far:

@@ -30,7 +30,7 @@ def erase(log: SealableLog, job: str, snapshots: Path | None = None) -> Erased:
     """Erase the content of one job, and before it the cache that was kept of it under `snapshots`.
 
     What the database file still holds of it goes with `KeepsLogs.scrub`, once for many jobs.
-    Errors: those of `KeepsLogs`, and UnwritableOutput where the cache cannot be removed; then the job is not erased.
+    Errors: those of `KeepsLogs`, and CacheInUse where the cache cannot be removed; then the job is not erased.
     """
     if snapshots is not None:
         from ..runtime.segments import discard

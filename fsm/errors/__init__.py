@@ -91,6 +91,7 @@ from .log import (
 from .lifetime import (
     JobNotEnded as JobNotEnded,
     ContentErased as ContentErased,
+    CacheInUse as CacheInUse,
     EvidenceSealed as EvidenceSealed,
     SealRefused as SealRefused,
 )

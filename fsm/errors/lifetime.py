@@ -30,6 +30,16 @@ class ContentErased(Rejected):
 
 
 @dataclass(eq=False)
+class CacheInUse(Rejected):
+    """A cache that is kept on disk cannot be removed; nothing else was done."""
+
+    code = "cache_in_use"
+    says = "the cache that is kept in {path} cannot be removed ({reason}); stop what uses it, and do it again"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
 class EvidenceSealed(Rejected):
     """A sealed log has no score digest, receipt, state digest, margin and draw of step `step` (from 0) any more."""
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from cranks import admit, assert_audited, engine, finish, result, run, transcript, turn
+from cranks import LEASE_MS, admit, assert_audited, engine, finish, result, run, transcript, turn
+from databases import wall_clock_ms
 from test_known_faults import CONFIG, decoding, selections
 
 from decodelog.fsm.errors import ForeignLane, PrefillNeedsEmptyLane, PromptTooLong, SessionMismatch
@@ -21,6 +22,10 @@ from decodelog.runtime.models.decoder import seeded_decoder
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.runtime.segments import Segments
 from decodelog.runtime.session import Decode, Prefill, Session
+from decodelog.runtime.worker import Worker
+from decodelog.service.cancel import cancel
+from decodelog.service.compose import admit_job
+from decodelog.service.erase import erase
 
 pytestmark = pytest.mark.contract("RES-2", "RES-4")
 
@@ -147,6 +152,60 @@ def test_a_job_that_has_ended_leaves_nothing_behind(store, of, folder):
     segments.close()
     assert list(folder.iterdir()) == []
     assert store.row(job).finish == "length"
+
+
+@pytest.mark.contract("LOG-9")
+@pytest.mark.parametrize("turns", [4, 5, 6, 7, 8])
+def test_a_worker_that_wakes_after_its_job_was_ended_and_erased_leaves_no_cache(store, of, folder, turns):
+    job, made, segments = begun(store, of, folder, turns)
+    cancel(store, job, "caller", dead=lambda owners: list(owners))
+    assert erase(store, job, folder).done
+    lost = []
+    while made.jobs:
+        lost += made.turn()
+    lost += made.close()
+    segments.close()
+    assert [loss.outcome for loss in lost] == ["terminal"]
+    assert kept(folder) == []
+
+
+@pytest.mark.contract("LOG-9")
+def test_a_job_that_is_given_up_keeps_no_cache(store, of, folder):
+    job, segments = killed(store, of, folder, 9), Segments(folder, EVERY)
+    assert kept(folder)
+    (claim,) = store.claim("second", LEASE_MS, 1, [job], dead=store.owners())
+    worker = Worker("second", store, lambda _: of, admit_job, wall_clock_ms, segments=segments)
+    worker._give_up(claim._replace(stalled=5))
+    segments.close()
+    assert store.row(job).finish == "poison_job"
+    assert kept(folder) == []
+
+
+def test_a_folder_that_somebody_removes_meanwhile_costs_its_job_time_and_others_nothing(store, of, folder, monkeypatch):
+    told: list[OSError] = []
+    other, segments = admit(store, of, **SAMPLED), Segments(folder, EVERY, say=told.append)
+    job = admit(store, of, **SAMPLED)
+    made = engine(store, of, job, other, segments=segments)
+    turn(made, 6)
+    write = segments_module.save_file
+    removed: list[Path] = []
+
+    def save(tensors: Any, path: Path) -> None:
+        write(tensors, path)
+        if not removed:
+            removed.append(path)
+            shutil.rmtree(path.parent)
+
+    monkeypatch.setattr(segments_module, "save_file", save)
+    turn(made, 12)
+    made.close()
+    segments.close()
+    assert removed
+    assert (told, segments.fault) == ([], None)
+    for each in (job, other):
+        resumed(store, of, folder, each)
+        ((form, tokens),) = rebuilds(store, each)
+        assert (form, tokens) == ("tensors", 0)
 
 
 # ---- files that are wrong --------------------------------------------------------------------------------------------

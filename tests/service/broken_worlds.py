@@ -133,7 +133,7 @@ def early(self: Writer, begun: Begun) -> list[LostTenure]:
     for (job, _, _), result in zip(steps, durable(), strict=True):
         job.head = result.head
         if result.outcome is not Outcome.APPENDED:
-            job.lost = True
+            job.lost = result.outcome.value
             lost.append(LostTenure(job=job.name, outcome=result.outcome.value, detail=""))
     return lost
 

@@ -64,9 +64,10 @@ class Models:
 
 
 def set_aside() -> None:
-    """Keep what is loaded by now out of the collector's way: it stays as long as the process does.
+    """Keep what is loaded by now out of the collector's way; all but all of it stays as long as the process does.
 
-    Else every full collection walks through all of torch, and stops every job for a tenth of a second.
+    Else every full collection walks through all of torch, and stops every job for a tenth of a second. What is dropped
+    later goes as ever, unless it is a cycle.
     """
     gc.collect()
     gc.freeze()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Protocol
-
-from decodelog.service.models import set_aside
 
 Figures = dict[str, float]
 
@@ -28,7 +27,8 @@ def take_turns(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
     for turn in range(rounds):
         start = turn % len(names)
         for name in [*names[start:], *names[:start]]:
-            set_aside()
+            gc.collect()
+            gc.freeze()
             figures[name].append(sides[name]())
     return figures
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +25,7 @@ from decodelog.runtime.engine import Engine
 from decodelog.runtime.worker import Pace
 from decodelog.service.compose import new_worker
 from decodelog.service.database import now_ms
-from decodelog.service.models import Models, home, set_aside
+from decodelog.service.models import Models, home
 from decodelog.service.submit import submit
 
 MODEL = "smollm2-135m-instruct"
@@ -112,7 +113,8 @@ class Ours:
                 stack.enter_context(engine_of(store, self._model, [self._submit(store, ids, tokens)]))
                 for store in stores
             ]
-            set_aside()
+            gc.collect()
+            gc.freeze()
             for block in range(tokens // BLOCK):
                 for place in range(len(stores)):
                     index = (block + place) % len(stores)

@@ -64,13 +64,14 @@ class Models:
 
 
 def set_aside() -> None:
-    """Keep what is loaded by now out of the collector's way; all but all of it stays as long as the process does.
+    """Keep what is loaded by now out of the collector's way, once: nearly all of it stays as long as the process does.
 
     Else every full collection walks through all of torch, and stops every job for a tenth of a second. What is dropped
-    later goes as ever, unless it is a cycle.
+    later goes as ever, unless it is a cycle; so what comes after the first model is left to the collector.
     """
-    gc.collect()
-    gc.freeze()
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 def is_script(name: str) -> bool:

@@ -128,7 +128,7 @@ def compare(left: Run, right: Run, normative: str = LEVELS[0]) -> Difference | N
 
 
 def _facts(run: Run, common: int) -> Sequence[Facts]:
-    """The facts of the first `common` steps: the request's count with the first step's, or alone where there is none."""
+    """The facts of the first `common` steps; the request's go with the first's, or alone where there is none."""
     first: Facts = run.steps[0] if common else {}
     merged = {level: {**run.request.get(level, {}), **first.get(level, {})} for level in LEVELS}
     return [merged, *run.steps[1:common]]

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from ..fsm.audit import Fault
 from ..fsm.compare import LEVELS, SHOWN, Difference, Run, compare, run_of, shown
+from ..fsm.errors import ContentErased, EvidenceSealed
 from ..fsm.events import RequestAdmitted
 from ..fsm.finish import FROM_OUTSIDE, FinishReason
-from ..fsm.ports import EventLog
+from ..fsm.ports import EventLog, JobRow
 from ..fsm.spec import Spec
 from ..runtime.engine import Engine
 from ..runtime.job import Job
@@ -55,12 +56,13 @@ def against(left: Run, right: Run, level: str = LEVELS[0]) -> Verdict:
     return Verdict(compare(left, right, level), steps, level, (left.ended, right.ended))
 
 
-def reexecuted(log: EventLog, model: Model, job: str, run: Run, level: str = LEVELS[0]) -> Run:
+def reexecuted(log: EventLog, model: Model, job: str, level: str = LEVELS[0], run: Run | None = None) -> Run:
     """What the job's request gives when it is run again from its first call, in memory, as far as the job has come.
 
-    run     what the log says of the job. Where it ended by itself this one goes on to its own end too, unless it has more
-            tokens by then
+    Where it ended by itself this run goes on to its own end too, unless it has more tokens by then.
+
     level   the first that the run is to be compared at
+    run     what the log says of the job, where that is known
 
     Errors: NotAdmissible where this process is not what the request is bound to, and those of the log.
     """
@@ -68,7 +70,8 @@ def reexecuted(log: EventLog, model: Model, job: str, run: Run, level: str = LEV
     if not isinstance(admitted, RequestAdmitted):
         raise TypeError("a log begins with its admission")
     spec = Spec.seal(job, admitted.envelope)
-    steps = len(run.steps) + 1 if _by_itself(run) else len(run.steps)
+    known = run_in(log, job, level) if run is None else run
+    steps = len(known.steps) + 1 if _by_itself(known) else len(known.steps)
     store = MemoryStore(clock=now_ms)
     store.admit(job, spec.identity.hex(), "again", len(spec.prompt), admitted, None)
     (claim,) = store.claim(WORKER, LEASE_MS, 1, [job])
@@ -90,17 +93,30 @@ def against_reexecution(log: EventLog, model: Model, job: str, level: str = LEVE
     Errors: as `reexecuted`.
     """
     left = run_in(log, job, level)
-    right = reexecuted(log, model, job, left, level)
+    right = reexecuted(log, model, job, level, left)
     verdict = against(left if _by_itself(left) else left._replace(ending=None), right, level)
     return verdict._replace(ended=(left.ended, right.ended))
 
 
 def reexecution_faults(log: EventLog, model: Model, job: str) -> list[Fault]:
-    """What `against_reexecution` finds, as a fault of the kind "reexecution"; of a sealed log at the levels it has."""
+    """What `against_reexecution` finds, as a fault of the kind "reexecution"; of a sealed log at the levels it has.
+
+    A job that is sealed or erased while it is read is read again. Errors: as `reexecuted`; ContentErased.
+    """
     row = log.row(job)
+    try:
+        return _faults(log, model, row)
+    except (ContentErased, EvidenceSealed):
+        now = log.row(job)
+        if (now.sealed_ms, now.erased_ms) == (row.sealed_ms, row.erased_ms):
+            raise
+        return _faults(log, model, now)
+
+
+def _faults(log: EventLog, model: Model, row: JobRow) -> list[Fault]:
     level = LEVELS[0] if row.sealed_ms is None else SHOWN[0]
-    verdict = against_reexecution(log, model, job, level)
-    return [] if verdict.found is None else [Fault(job, row.head.sequence, "reexecution", told(verdict))]
+    verdict = against_reexecution(log, model, row.job, level)
+    return [] if verdict.found is None else [Fault(row.job, row.head.sequence, "reexecution", told(verdict))]
 
 
 def told(verdict: Verdict) -> str:

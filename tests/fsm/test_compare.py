@@ -176,7 +176,7 @@ def test_a_repair_that_one_run_has_made_is_no_difference_before_both_have_ended(
 def test_what_decides_the_steps_is_compared_whether_there_are_any_or_not(
     asked: dict[str, Any], level: str, name: str, steps: int
 ) -> None:
-    """Also of a run that ended against one that has not begun; and from the levels on that it is no part of, it is not."""
+    """Also of a run that ended against one that has not begun; and not where only later levels count."""
 
     def after(steps: int, **asked: Any) -> Live:
         at = Live.admit(**asked)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 from commandline import TEXT, decodelog, script
 
 from decodelog.fsm.compare import LEVELS
+from decodelog.fsm.ports import EventLog
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job
 from decodelog.service import compare
@@ -148,10 +150,56 @@ def test_an_audit_runs_the_model_over_the_logs_again_and_names_the_first_level_t
     passed = decodelog("audit", "--reexecute", db=url)
     assert (passed.code, "of 1 sealed jobs only bytes, text and end can be" in passed.stderr) == (0, True)
     other = decodelog(*request, "--seed", 5, db=url).json["job"]
-    monkeypatch.setattr(compare, "reexecuted", lambda log, model, job, run, level: compare.run_in(log, other, level))
+    monkeypatch.setattr(compare, "reexecuted", lambda log, model, job, level, run: compare.run_in(log, other, level))
     (fault,) = decodelog("audit", jobs[1], "--reexecute", "--json", db=url).json["faults"]
     assert fault["detail"].startswith("sequence: step 0 differs in bytes")
     found = decodelog("audit", jobs[0], "--reexecute", "--json", db=url)
     (fault,) = found.json["faults"]
     assert (found.code, fault["job"], fault["kind"]) == (1, jobs[0], "reexecution")
     assert fault["detail"].startswith("policy: step 0 differs in draw")
+
+
+@pytest.mark.contract("LOG-3", "ENV-9")
+def test_a_job_that_cannot_be_run_again_is_named_and_the_others_are_run(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    models = [script(tmp_path / name, script={"text": TEXT}) for name in ("kept", "gone", "changed", "whole")]
+    asked = ("--prompt", "Go", "--max-new-tokens", 4, "--json")
+    damaged, *names = (decodelog("run", "--model", of, *asked, db=url).json["job"] for of in (models[0], *models))
+    with sqlite3.connect(tmp_path / "jobs.db") as connection:
+        connection.execute("UPDATE appends SET payload = payload || x'00' WHERE id = 3")
+    alone = decodelog("audit", "--json", db=url)
+    assert {fault["job"] for fault in alone.json["faults"]} == {damaged}
+    assert "not_run" not in alone.json
+    (models[1] / "scripted.json").unlink()
+    script(models[2], script={"text": "Something else. "})
+    told = decodelog("audit", "--reexecute", "--json", db=url)
+    assert (told.code, told.json["faults"]) == (1, alone.json["faults"])
+    assert [(each["job"], each["code"]) for each in told.json["not_run"]] == [
+        (names[1], "unknown_model"), (names[2], "not_admissible"),
+    ]  # fmt: skip
+    lines = decodelog("audit", "--reexecute", db=url).stdout.splitlines()
+    assert any(line.startswith(f"{names[2]} could not be run again: ") for line in lines)
+    assert decodelog("audit", names[1], "--reexecute", db=url).code == 0  # what cannot be run again is no fault
+    passed = decodelog("audit", names[3], "--reexecute", "--json", db=url)
+    assert (passed.code, passed.json["not_run"]) == (0, [])
+
+
+@pytest.mark.contract("LOG-9", "LOG-3")
+@pytest.mark.parametrize(("command", "said"), [("seal", ""), ("erase", "1 erased jobs cannot be run again")])
+def test_a_job_that_is_sealed_or_erased_while_it_is_run_again_is_taken_as_what_it_is_now(
+    command: str, said: str, short_model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--prompt", "Go", "--max-new-tokens", 9, "--json")
+    jobs = [decodelog("run", "--model", short_model, *asked, db=sqlite_url).json["job"] for _ in range(2)]
+    run_in, left = compare.run_in, [jobs[0]]
+
+    def meanwhile(log: EventLog, job: str, level: str) -> compare.Run:
+        if job in left:
+            left.remove(job)
+            assert decodelog(command, job, db=sqlite_url).code == 0
+        return run_in(log, job, level)
+
+    monkeypatch.setattr(compare, "run_in", meanwhile)
+    told = decodelog("audit", "--reexecute", "--json", db=sqlite_url)
+    assert (told.code, told.json["faults"], told.json["not_run"], left) == (0, [], [], [])
+    assert said in told.stderr

@@ -21,6 +21,9 @@ from .reading import events_of, transcript_of
 
 WORKER = "reexecution"
 LEASE_MS = 86_400_000
+SIDE_MAX = 80
+"""Characters shown of each side of a difference."""
+
 OWN_ENDS = set(FinishReason) - FROM_OUTSIDE
 
 
@@ -126,7 +129,8 @@ def told(verdict: Verdict) -> str:
         counted = len(LEVELS) - LEVELS.index(level)
         levels = f"all {counted} levels" if level == LEVELS[0] else f"the last {counted} levels, from {level} on"
         return f"the same at {levels}, {steps} steps{'' if all(ended) else ', as far as both have come'}"
-    return f"{found.level}: step {found.step} differs in {found.name}: {_short(found.left)} and {_short(found.right)}"
+    left, right = _sides(found)
+    return f"{found.level}: step {found.step} differs in {found.name}: {left} and {right}"
 
 
 def plain(verdict: Verdict) -> dict[str, Any]:
@@ -136,7 +140,7 @@ def plain(verdict: Verdict) -> dict[str, Any]:
     if found is None:
         return facts | {"steps": steps}
     place = {"step": found.step, "level": found.level, "name": found.name}
-    return facts | place | {"left": _short(found.left), "right": _short(found.right)}
+    return facts | place | dict(zip(("left", "right"), _sides(found), strict=True))
 
 
 def _by_itself(run: Run) -> bool:
@@ -144,6 +148,14 @@ def _by_itself(run: Run) -> bool:
     return run.ending is not None and run.ending.finish in OWN_ENDS
 
 
-def _short(value: Any) -> str:
-    text = value.hex() if isinstance(value, bytes) else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _sides(found: Difference) -> list[str]:
+    """Both sides as texts; of long ones a part, in which they differ."""
+    texts = [side.hex() if isinstance(side, bytes) else str(side) for side in (found.left, found.right)]
+    parting = next((place for place, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), 0)
+    begin = max(0, parting - SIDE_MAX // 2) if max(map(len, texts)) > SIDE_MAX else 0
+    return [_part(text, begin) for text in texts]
+
+
+def _part(text: str, begin: int) -> str:
+    end = begin + SIDE_MAX
+    return f"{'...' if begin else ''}{text[begin:end]}{'...' if len(text) > end else ''}"

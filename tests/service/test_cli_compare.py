@@ -125,6 +125,12 @@ def test_two_requests_are_not_the_same_where_nothing_is_committed_yet(tmp_path: 
         return told.json["level"], told.json["name"]
 
     assert verdict(prompt="A quite different request") == ("state", "prompt")
+    long, longer = (
+        decodelog("submit", "--model", model, "--prompt", "x" * 99 + end, "--json", db=url).json["job"] for end in "yz"
+    )
+    parts = decodelog("compare", long, longer, "--json", db=url).json
+    assert (", 121, " in parts["left"], ", 122, " in parts["right"]) == (True, True)  # where they differ is shown
+    assert max(len(parts["left"]), len(parts["right"])) < 90
     assert verdict(of=other) == ("tensor", "checkpoint")
     assert verdict("--temperature", 1) == ("policy", "family")
     longer = decodelog("submit", "--model", model, "--prompt", "Go", "--max-new-tokens", 9, "--json", db=url).json

@@ -37,11 +37,20 @@ class AuditedLog(ShowsRows, Protocol):
         """What is wrong with the job's snapshots by themselves, empty where nothing is."""
 
 
+class NotRun(NamedTuple):
+    """A job that could not be run again, and the error's code and message."""
+
+    job: str
+    code: str
+    message: str
+
+
 class Report(NamedTuple):
     """What an audit looked at and found; `ok` where there is no fault. `digest` is that of an exported file.
 
-    sealed   jobs whose log is sealed: receipts and digests of their thinned steps are not there to be proven
-    erased   jobs whose content is erased: their chain is proven, and what it was taken of is gone
+    sealed    jobs whose log is sealed: receipts and digests of their thinned steps are not there to be proven
+    erased    jobs whose content is erased: their chain is proven, and what it was taken of is gone
+    not_run   jobs that could not be run again; None where that was not asked for
     """
 
     jobs: int
@@ -50,12 +59,17 @@ class Report(NamedTuple):
     digest: str = ""
     sealed: int = 0
     erased: int = 0
+    not_run: list[NotRun] | None = None
 
     @property
     def ok(self) -> bool:
         return not self.faults
 
     def as_json(self) -> dict[str, Any]:
+        """The digest and the jobs that were not run are there where they were asked for."""
+        also: dict[str, Any] = {"digest": self.digest} if self.digest else {}
+        if self.not_run is not None:
+            also["not_run"] = [each._asdict() for each in self.not_run]
         return {
             "ok": self.ok,
             "jobs": self.jobs,
@@ -63,7 +77,7 @@ class Report(NamedTuple):
             "sealed": self.sealed,
             "erased": self.erased,
             "faults": [fault._asdict() for fault in self.faults],
-        } | ({"digest": self.digest} if self.digest else {})
+        } | also
 
 
 def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:

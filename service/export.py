@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from errno import EISDIR
 from pathlib import Path
 from typing import BinaryIO
 
@@ -34,19 +35,34 @@ def write_whole(out: Path, force: bool, write_to: Callable[[BinaryIO], Written])
 
     Errors: UnwritableOutput, and what `write_to` raises, which leaves nothing.
     """
-    new = out.parent / f".export-{secrets.token_hex(4)}.new"
-    try:
-        if out.exists() and not force:
-            raise FileExistsError
-        with new.open("xb") as file:
-            written = write_to(file)
-            file.flush()
-            os.fsync(file.fileno())
+    with _beside(out, force) as (file, new):
+        written = write_to(file)
+        file.flush()
+        os.fsync(file.fileno())
         if force:
             new.replace(out)
         else:
             os.link(new, out)  # which refuses what another process has put there meanwhile
         _sync(out.parent)
+    return written
+
+
+def check_writable(out: Path, force: bool) -> None:
+    """Whether `write_whole` could begin, for whoever has more to do before it. Errors: UnwritableOutput."""
+    with _beside(out, force):
+        if out.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+
+
+@contextmanager
+def _beside(out: Path, force: bool) -> Iterator[tuple[BinaryIO, Path]]:
+    """A new file beside `out`, and its path; it is gone afterwards. Errors: UnwritableOutput."""
+    new = out.parent / f".export-{secrets.token_hex(4)}.new"
+    try:
+        if out.exists() and not force:
+            raise FileExistsError
+        with new.open("xb") as file:
+            yield file, new
     except FileExistsError as error:
         raise UnwritableOutput(str(out), "it is there already, and --force is not given") from error
     except OSError as error:
@@ -54,7 +70,6 @@ def write_whole(out: Path, force: bool, write_to: Callable[[BinaryIO], Written])
     finally:
         with suppress(OSError):
             new.unlink()
-    return written
 
 
 def redacted(log: StoredLog) -> StoredLog:

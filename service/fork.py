@@ -50,13 +50,16 @@ def fork(
 ) -> Submitted:
     """Admit a job whose prompt is the prompt of `parent` with its first `step` output tokens; the parent is only read.
 
-    flags   fields of a draft that are to differ from the parent's request. The noise is the fork's own: `seed`, or a
-            fresh one where it samples
-    Errors: NoSuchStep, NotAdmissible (within a grammar's text, or what the envelope's checks refuse), and `submit`'s.
+    flags       fields of a draft that are to differ from the parent's request. The noise is the fork's own: `seed`, or
+                a fresh one where it samples
+    retain_ms   as in `submit`; the parent's where none is given
+    Errors: NoSuchStep, NotAdmissible (a model that is not the parent's, within a grammar's text, or what else the
+    envelope's checks refuse), and `submit`'s.
     """
     check_key(idempotency_key)
     transcript = transcript_of(store, parent)
     origin, prefix = origin_of(transcript, parent, step)
+    check(origin, model.facts)  # the prefix is of that model and tokenizer; a name may mean another by now
     envelope = forked(origin, prefix, flags, model, fresh_seed(idempotency_key))
     check(envelope, model.facts)
     check_grammar(envelope, model)
@@ -64,8 +67,9 @@ def fork(
         raise NotAdmissible(
             "fork_grammar", "a grammar would begin anew behind the prefix; fork at step 0, or without it"
         )
-    name = store.row(parent).model
-    return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key, Parent(parent, step), retain_ms)
+    row = store.row(parent)
+    retain_ms = row.retain_ms if retain_ms is None else retain_ms
+    return admit_job(store, row.model, new_job_name(now_ms), envelope, idempotency_key, Parent(parent, step), retain_ms)
 
 
 def origin_of(transcript: Transcript, job: str, step: int) -> tuple[Envelope, list[int]]:
@@ -77,11 +81,14 @@ def origin_of(transcript: Transcript, job: str, step: int) -> tuple[Envelope, li
 
 
 def forked(origin: Envelope, prefix: list[int], flags: dict[str, Any], model: Model, seed: int) -> Envelope:
-    """The fork's envelope: a plane that flags speak of is sealed from them alone, any other is the origin's."""
+    """The fork's envelope: a plane that flags speak of is sealed from them alone, any other is the origin's.
+
+    The model is the origin's.
+    """
     draft = draft_from({"token_ids": prefix, **flags})
     asked = seal(draft, model.facts, model.runtime, model.text, seed).model_dump(by_alias=True)
     value = origin.model_dump(by_alias=True)
-    value |= {plane: asked[plane] for plane in ("artifact", "text_interface", "prompt", "rng")}
+    value |= {plane: asked[plane] for plane in ("prompt", "rng")}
     for plane, fields in FIELDS.items():
         if plane != "rng" and not flags.keys().isdisjoint(fields):
             value[plane] = asked[plane]

@@ -16,7 +16,7 @@ from ..fsm.transcript import Transcript
 from ..fsm.transition import FailCall
 from ..store.bundle import Standing, write
 from ..store.chain import records
-from .export import write_whole
+from .export import check_writable, write_whole
 from .incarnation import dead_workers
 
 if TYPE_CHECKING:
@@ -76,9 +76,11 @@ def take(
 ) -> Taken:
     """Write a snapshot of a job as it stands, running or ended; without a model, without the cache's rows.
 
+    A file that cannot be written is refused before the job is claimed.
     Errors: UnknownJob, UnwritableOutput, JobBusy where a repair finds a worker at the job, CallFailed, NotAdmissible
     where this process is not what the request is bound to, and those of the store.
     """
+    check_writable(out, how.force)
     with _looking_into(how.kept) as segments:
         if model is None or how.form != REPAIRED or store.row(job).status.terminal:
             return _write(store, model, job, out, how, segments)

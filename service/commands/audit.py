@@ -45,22 +45,36 @@ def audit(
 
 
 def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report: Report) -> Report:
-    """The report, and what differs where jobs without a fault are run again, in memory, as far as they have come."""
+    """The report, and what differs where jobs without a fault are run again, in memory, as far as they have come.
+
+    A job that cannot be run is named, and the others are run.
+    """
+    from ...fsm.errors import ContentErased, Problem
+    from ..audit import NotRun
     from ..compare import reexecution_faults
 
     damaged, models = {fault.job for fault in report.faults}, Models(home(), lanes=1)
-    rows = [row for row in store.rows() if (jobs is None or row.job in jobs) and row.job not in damaged]
-    whole = [row for row in rows if row.erased_ms is None]
-    if passed := len(rows) - len(whole):
-        terminal.say(f"{passed} erased jobs cannot be run again", style="yellow")
-    if sealed := sum(row.sealed_ms is not None for row in whole):
-        terminal.say(f"of {sealed} sealed jobs only bytes, text and end can be compared", style="yellow")
-    faults = list(report.faults)
+    wanted = [row.job for row in store.rows() if (jobs is None or row.job in jobs) and row.job not in damaged]
+    faults, not_run, sealed, erased = list(report.faults), [], 0, 0
     with terminal.progress("running jobs again") as told:
-        for row in whole:
-            told(row.job)
-            faults += reexecution_faults(store, models.load(row.model), row.job)
-    return report._replace(faults=faults)
+        for job in wanted:
+            told(job)
+            row = store.row(job)
+            if row.erased_ms is not None:
+                erased += 1
+                continue
+            try:
+                faults += reexecution_faults(store, models.load(row.model), job)
+            except ContentErased:  # while it was read
+                erased += 1
+            except Problem as problem:
+                not_run.append(NotRun(job, problem.code, str(problem)))
+            sealed += row.sealed_ms is not None
+    if erased:
+        terminal.say(f"{erased} erased jobs cannot be run again", style="yellow")
+    if sealed:
+        terminal.say(f"of {sealed} sealed jobs only bytes, text and end can be compared", style="yellow")
+    return report._replace(faults=faults, not_run=not_run)
 
 
 def tell(report: Report, json: bool) -> None:
@@ -71,6 +85,8 @@ def tell(report: Report, json: bool) -> None:
         for fault in report.faults:
             place = f"{fault.job}  event {fault.sequence}  " if fault.job else ""
             terminal.write(f"{place}[{fault.kind}] {fault.detail}\n")
+        for each in report.not_run or ():
+            terminal.write(f"{each.job} could not be run again: {each.message}\n")
         verdict = "no fault" if report.ok else f"{len(report.faults)} faults"
         digest = f", digest {report.digest}" if report.digest else ""
         terminal.write(f"{report.jobs} jobs, {report.events} events{digest}: {verdict}\n")

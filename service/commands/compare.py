@@ -37,8 +37,7 @@ def compare(
 ) -> None:
     """Compare two jobs step by step at six levels, or one with its request run again; a difference exits with 1."""
     from ...fsm.compare import LEVELS
-    from ...fsm.compare import compare as compare_runs
-    from ..compare import against_reexecution, plain, run_in, told
+    from ..compare import against, against_reexecution, plain, run_in, told
 
     if level not in LEVELS:
         raise typer.BadParameter(f"it is one of {', '.join(LEVELS)}", param_hint="--level")
@@ -48,15 +47,14 @@ def compare(
     with opened(db) as store:
         name = find_job(store, job)
         if other is not None:
-            left, right = run_in(store, name, level), run_in(store, find_job(store, other), level)
-            found, steps = compare_runs(left, right, level), min(len(left.steps), len(right.steps))
+            verdict = against(run_in(store, name, level), run_in(store, find_job(store, other), level), level)
         else:
             with terminal.progress("running it again"):
                 model = Models(home(), lanes=1).load(store.row(name).model)
-                found, steps = against_reexecution(store, model, name, level)
+                verdict = against_reexecution(store, model, name, level)
     if json:
-        terminal.write_json(plain(found, steps))
+        terminal.write_json(plain(verdict))
     else:
-        terminal.write(f"{told(found, steps, level)}\n")
-    if found is not None:
+        terminal.write(f"{told(verdict)}\n")
+    if verdict.found is not None:
         raise typer.Exit(FAILED)

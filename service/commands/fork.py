@@ -22,7 +22,10 @@ At = Annotated[
 def fork(
     flags: DraftFlags, job: options.JobName, at: At, db: options.Database = None, json: options.Json = False
 ) -> None:
-    """Put a job into the log that goes on from a prefix of another; what no flag speaks of is as it was there."""
+    """Put a job into the log that goes on from a prefix of another.
+
+    What no flag speaks of is as it was there, retention too.
+    """
     from ..fork import fork as fork_job
 
     retain_ms = flags.retain_ms

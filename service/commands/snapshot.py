@@ -24,6 +24,15 @@ Form = Annotated[
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file where it is there already.")]
 Tensors = Annotated[bool, typer.Option("--tensors/--no-tensors", help="With the cache's rows, or without the model.")]
+Rebuild = Annotated[
+    str | None,
+    typer.Option(
+        "--rebuild",
+        metavar="prefill|reexecute",
+        help="How rows that are kept nowhere come back: one call, or the recorded calls again (bit-exact, slower).",
+        show_default="prefill",
+    ),
+]
 File = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="What `decodelog snapshot` or `export` wrote.", show_default=False),
@@ -46,12 +55,13 @@ def snapshot(
     form: Form = "pending-suffix",
     tensors: Tensors = True,
     force: Force = False,
-    rebuild: options.Rebuild = "prefill",
+    rebuild: Rebuild = None,
     snapshots: Kept = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
     """Write a job to a file as it stands, with its log and its cache's rows, to go on from anywhere."""
+    from ..export import check_writable
     from ..incarnation import new_worker_name
     from ..snapshot import FORMS, REPAIRED, How, take
 
@@ -59,11 +69,15 @@ def snapshot(
         raise typer.BadParameter(f"it is one of {', '.join(FORMS)}", param_hint="--form")
     if form == REPAIRED and not tensors:
         raise typer.BadParameter("a repaired snapshot has tensors", param_hint="--no-tensors")
+    if not tensors and (rebuild is not None or snapshots is not None):
+        unused = "--snapshots" if rebuild is None else "--rebuild"
+        raise typer.BadParameter("without tensors no row is brought back", param_hint=unused)
+    how = How(form, options.rebuild_form("prefill" if rebuild is None else rebuild), snapshots, force)
     with opened(db) as store:
         name = find_job(store, job)
+        check_writable(out, force)  # a model takes long to load
         with terminal.progress("loading the model"):
             model = Models(home(), lanes=1).load(store.row(name).model) if tensors else None
-            how = How(form, options.rebuild_form(rebuild), snapshots, force)
             taken = take(store, model, name, out, new_worker_name(), how)
     if json:
         terminal.write_json({"file": str(out)} | taken._asdict())

@@ -103,6 +103,118 @@ def test_a_shorter_run_that_has_ended_differs_where_it_ends_and_one_that_goes_on
     assert verdict(part, ended) == (2, "sequence", "finish")
 
 
+def restless(at: Live, what: str) -> Live:
+    """What may follow a job's last commit without a commit of its own, up to where `what` says."""
+    for each in ("attempt", "failure", "rebuild", "call", "again", "decision"):
+        match each:
+            case "attempt":
+                at.attempt(at.fence + 1)
+            case "failure":
+                at.do(FailCall("call_failed", "a fault"))
+            case "rebuild" if at.state.frontier.processed:
+                at.do(RebuildLanes("prefill", at.state.frontier.processed))
+            case "call":
+                at.do(call(at.state))
+            case "again":
+                at.attempt(at.fence + 1)
+                at.do(RebuildLanes("prefill", at.state.frontier.processed, b"s" * 32))
+            case "decision":
+                at.do(decision(60))
+        if each == what:
+            break
+    return at
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("what", ["attempt", "failure", "rebuild", "call", "again", "decision"])
+def test_what_follows_the_last_commit_is_no_difference_of_runs_that_go_on(what: str, steps: int, level: str) -> None:
+    quiet, other = live(steps, retry_budget=3), restless(live(steps, retry_budget=3), what)
+    assert verdict(quiet, other, level) is verdict(other, quiet, level) is None
+    parted = live(steps, retry_budget=3, prompt=[1, 40, 42, 43])
+    assert verdict(other, parted, level) is not None
+
+
+def test_a_recorded_prompt_before_the_first_commit_is_no_difference() -> None:
+    quiet, recorded = Live.admit(echo=True), Live.admit(echo=True)
+    recorded.attempt()
+    recorded.do(RecordPrompt(prompt_tokens(recorded.state)))
+    assert verdict(quiet, recorded) is verdict(recorded, quiet) is None
+
+
+def test_a_repair_that_one_run_has_made_is_no_difference_before_both_have_ended() -> None:
+    owing, repaired = (Live.admit(max_new=1, final_cache="repaired") for _ in range(2))
+    for at in (owing, repaired):
+        at.turn(50)
+    repaired.do(call(repaired.state))
+    assert verdict(owing, repaired) is verdict(repaired, owing) is None
+    repaired.do(CloseRequest(FinishReason.LENGTH))
+    assert verdict(owing, repaired) is verdict(repaired, owing) is None
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize(
+    ("asked", "level", "name"),
+    [
+        ({"prompt": [1, 40, 42]}, "state", "prompt"),
+        ({"prompt": [1, 40, 41, 42]}, "state", "prompt"),
+        ({"text_interface.tokenizer_sha256": "0" * 64}, "state", "tokenizer"),
+        ({"stop": ["<99>"]}, "state", "stops"),
+        ({"termination.detectors": [{"kind": "json_value"}]}, "state", "detectors"),
+        ({"artifact.architecture": "another"}, "tensor", "architecture"),
+        ({"artifact.checkpoint_sha256": "0" * 64}, "tensor", "checkpoint"),
+        ({"artifact.config_sha256": "0" * 64}, "tensor", "configuration"),
+        ({"artifact.weight_dtype": "another"}, "tensor", "weight_dtype"),
+        ({"runtime.compute_dtype": "bfloat16"}, "tensor", "compute_dtype"),
+        ({"runtime.logit_dtype": "float64"}, "tensor", "logit_dtype"),
+        ({"policy.family": "sample"}, "policy", "family"),
+        ({"policy.transforms": [{"kind": "top_k", "k": 3}]}, "policy", "transforms"),
+        ({"stop_ids": [99]}, "policy", "ending_ids"),
+        ({"min_new": 1}, "policy", "min_new_tokens"),
+    ],
+)
+def test_what_decides_the_steps_is_compared_whether_there_are_any_or_not(
+    asked: dict[str, Any], level: str, name: str, steps: int
+) -> None:
+    """Also of a run that ended against one that has not begun; and not where only later levels count."""
+
+    def after(steps: int, **asked: Any) -> Live:
+        at = Live.admit(**asked)
+        for step in range(steps):
+            at.turn(50 + step)
+        return at
+
+    plain, other = after(steps), after(steps, **asked)
+    assert verdict(plain, other) == verdict(plain, other, level) == (0, level, name)
+    assert verdict(plain, other, "sequence") is None or "prompt" in asked or "termination.detectors" in asked
+    done = after(2)
+    done.do(CloseRequest(FinishReason.CANCELLED))
+    assert verdict(done, after(0, **asked)) == verdict(after(0, **asked), done) == (0, level, name)
+
+
+def test_limits_and_what_is_only_shown_decide_no_step() -> None:
+    for asked in ({"max_new": 7}, {"context": 60}, {"artifact.release_id": "another"}, {"policy.logprobs_top": 2}):
+        assert verdict(Live.admit(), Live.admit(**asked)) is None
+
+
+def test_other_noise_is_a_difference_of_the_first_draw_that_is_not_made() -> None:
+    sampled: dict[str, Any] = {"policy.family": "sample", "policy.transforms": [{"kind": "temperature", "value": 1.0}]}
+    one, other, more = (live(steps, **sampled, **{"rng.seed": seed}) for steps, seed in ((2, 1), (2, 2), (3, 2)))
+    assert verdict(one, other) == verdict(one, more) == (2, "policy", "noise")
+    assert verdict(one, other, "decision") is None
+    assert verdict(live(2), live(2, **{"rng.seed": 2})) is None  # nothing is drawn
+    for at in (one, other):
+        at.do(CloseRequest(FinishReason.CANCELLED))
+    assert verdict(one, other) is None  # nor is it after the end
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_run_that_ended_earlier_differs_at_a_level_that_counts(level: str) -> None:
+    ended, longer = live(2), live(3)
+    ended.do(CloseRequest(FinishReason.CANCELLED))
+    assert verdict(ended, longer, level) == (2, "resume" if level == "resume" else "sequence", "tokens")
+
+
 def test_where_a_run_stands_in_the_end_is_the_last_level() -> None:
     """The same tokens and text, and one more call in one of them."""
     plain, repaired = (Live.admit(max_new=2, final_cache=cache) for cache in ("pending", "repaired"))

@@ -88,6 +88,20 @@ def test_one_key_is_one_fork(store: Store) -> None:
         fork(store, OF, parent["job"], 4, {}, 0, "key")
 
 
+@pytest.mark.contract("ENV-6", "ENV-9")
+def test_a_model_that_is_not_the_parents_is_refused_and_nothing_is_admitted(store: Store) -> None:
+    parent = run(store, OF, **SAMPLED)
+    for other in (model("Another text."), model(seed=12, period=64)):
+        for flags in ({}, {"temperature": 0}, {"batch_width": 2}):
+            with pytest.raises(NotAdmissible) as refused:
+                fork(store, other, parent["job"], 3, flags, 0)
+            assert refused.value.check.startswith("artifact.")
+    assert [row.job for row in store.rows()] == [parent["job"]]
+    made = fork(store, OF, parent["job"], 3, {"temperature": 0}, 0).envelope
+    origin = envelope_of(store, parent["job"])
+    assert (made.artifact, made.text_interface) == (origin.artifact, origin.text_interface)
+
+
 def test_a_fork_of_a_running_job_keeps_what_is_committed(store: Store) -> None:
     job = admit(store, OF, **SAMPLED)
     made = engine(store, OF, job)

@@ -24,7 +24,7 @@ from decodelog.service.incarnation import new_worker_name
 from decodelog.service.models import Models, home
 from decodelog.service.reading import events_of, transcript_of
 from decodelog.service.restore import restore
-from decodelog.service.snapshot import REPAIRED, How, take
+from decodelog.service.snapshot import FORMS, REPAIRED, How, take
 from decodelog.service.submit import submit
 from decodelog.store import schema
 from decodelog.store.bundle import ROWS, SNAPSHOT
@@ -376,18 +376,44 @@ def test_the_commands_say_what_they_did(scripted, tmp_path, database_url):
     [
         (("snapshot", "{job}", "--out", "{file}", "--form", "whole"), "pending-suffix, repaired"),
         (("snapshot", "{job}", "--out", "{file}", "--form", "repaired", "--no-tensors"), "has tensors"),
+        (("snapshot", "{job}", "--out", "{file}", "--no-tensors", "--rebuild", "prefill"), "no row is brought back"),
+        (("snapshot", "{job}", "--out", "{file}", "--no-tensors", "--snapshots", "{file}.d"), "no row is brought back"),
+        (("snapshot", "{job}", "--out", "{file}", "--rebuild", "whole"), "it is prefill or reexecute"),
+        (("snapshot", "{job}", "--out", "{file}", "--rebuild", ""), "it is prefill or reexecute"),
         (("snapshot", "nobody", "--out", "{file}"), "there is no job"),
         (("snapshot", "{job}", "--out", "{file}/x"), "cannot be written"),
         (("restore", "{file}"), "cannot be read"),
     ],
 )
-def test_wrong_use_is_told_and_leaves_nothing(scripted, tmp_path, database_url, arguments, said):
+def test_wrong_use_is_told_before_a_model_is_loaded_and_leaves_nothing(
+    scripted, tmp_path, database_url, arguments, said, monkeypatch
+):
     job, file = scripted.submit(), tmp_path / "job.dlog"
+    monkeypatch.setattr(Models, "_read", lambda models, name: pytest.fail("a model is loaded"))
     given = [each.format(job=job, file=file) for each in arguments]
     refused = decodelog(*given, db=database_url)
     assert refused.code == 2
     assert said in refused.stderr
     assert not file.exists()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("place", "force"),
+    [
+        *(("there", False), ("folder", False), ("folder", True), ("nowhere/job.dlog", False)),
+        *(("nowhere/job.dlog", True), ("there/job.dlog", True)),
+    ],
+)
+def test_a_refused_file_leaves_the_job_as_it_is(scripted, tmp_path, form, place, force):
+    (tmp_path / "there").write_text("x")
+    (tmp_path / "folder").mkdir()
+    job = scripted.submit()
+    scripted.run(job, until=4)
+    before = scripted.store.row(job), scripted.events(job), sorted(tmp_path.iterdir())
+    with pytest.raises(UnwritableOutput):
+        scripted.take(job, tmp_path / place, form=form, force=force)
+    assert (scripted.store.row(job), scripted.events(job), sorted(tmp_path.iterdir())) == before
 
 
 def test_a_file_that_cannot_be_written_whole_is_not_there(scripted, tmp_path):

@@ -49,7 +49,7 @@ def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report
 
     A job that cannot be run is named, and the others are run.
     """
-    from ...fsm.errors import ContentErased, Problem
+    from ...fsm.errors import ContentErased, Defect, Rejected
     from ..audit import NotRun
     from ..compare import reexecution_faults
 
@@ -67,7 +67,7 @@ def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report
                 faults += reexecution_faults(store, models.load(row.model), job)
             except ContentErased:  # while it was read
                 erased += 1
-            except Problem as problem:
+            except (Rejected, Defect) as problem:
                 not_run.append(NotRun(job, problem.code, str(problem)))
             sealed += row.sealed_ms is not None
     if erased:

@@ -122,9 +122,13 @@ class DatabaseRestore:
             "owner": None,
             "lease_until_ms": None,
         }
-        # A fence grows: whoever held the job before, here or where the file is from, stays kept out.
-        fence = connection.scalar(select(jobs.c.fence).where(jobs.c.id == job_id)) or 0
-        changed = end | head | {"fence": max(fence, row.fence) + 1}
+        if row.finish is None:
+            # A fence grows: whoever held the job before, here or where the file is from, stays kept out.
+            held = connection.scalar(select(jobs.c.fence).where(jobs.c.id == job_id)) or 0
+            fence = max(held, row.fence) + 1
+        else:
+            fence = rows[-1].fence  # as where the job ended: its end keeps everybody out
+        changed = end | head | {"fence": fence}
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(changed))
         return len(rows)
 

@@ -16,7 +16,7 @@ from test_snapshot_files import MODEL, Stage
 from decodelog.fsm.errors import BrokenSnapshot, ContentLeftOut, RestoreConflict, SealRefused
 from decodelog.fsm.ports import EMPTY_HEAD
 from decodelog.service.audit import audit
-from decodelog.service.export import export
+from decodelog.service.export import export, redacted
 from decodelog.service.restore import restore
 from decodelog.service.seal import seal
 from decodelog.store import schema, sealed
@@ -110,6 +110,38 @@ def test_a_live_job_without_its_content_is_refused_and_an_ended_one_comes_back_a
     assert there.row(ended).erased_ms is not None
     assert audit(there).ok
     assert stage.store.row(live).finish is None
+
+
+@pytest.mark.contract("LOG-3", "LOG-9")
+@pytest.mark.parametrize("index", [0, 2, 5, -1])
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_file_that_has_content_of_some_appends_only_is_refused(index, gone, stage, there, tmp_path):
+    """Whoever makes one may have every digest right."""
+    stage.run(stage.submit())
+    (log,) = contents(stage.store)
+    bare = redacted(log)
+    rows, other = (list(log.rows), bare.rows) if gone else (list(bare.rows), log.rows)
+    rows[index] = other[index]
+    with (tmp_path / "logs").open("wb") as out:
+        write(out, [log._replace(rows=rows)])
+    with pytest.raises(BrokenSnapshot, match="erasing takes all of a log"):
+        restore(there, tmp_path / "logs")
+    assert there.rows() == []
+
+
+@pytest.mark.contract("LOG-3", "LOG-7")
+def test_a_job_that_ended_comes_back_with_the_fence_of_its_end(stage, there, tmp_path):
+    job = stage.submit()
+    stage.run(job, until=3)
+    export(stage.store, None, tmp_path / "live")
+    live = stage.store.row(job).fence
+    restore(there, tmp_path / "live")
+    assert there.row(job).fence > live
+    stage.run(job)
+    export(stage.store, None, tmp_path / "ended")
+    restore(there, tmp_path / "ended")
+    assert there.row(job).fence == list(there.read(job))[-1].fence
+    assert audit(there).ok
 
 
 # ---- a later state --------------------------------------------------------------------------------------------------

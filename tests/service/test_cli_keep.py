@@ -18,10 +18,9 @@ COMMANDS = {"seal": ("seal", "--all"), "erase": ("erase",), "sweep": ("sweep", "
 
 @pytest.fixture
 def names(short_model: Path, sqlite_url: str) -> list[str]:
+    request = ("--model", short_model, "--prompt", "Go", "--max-new-tokens", 3)
     for _ in range(3):
-        assert (
-            decodelog("run", "--model", short_model, "--prompt", "Go", "--max-new-tokens", 3, db=sqlite_url).code == 0
-        )
+        assert decodelog("run", *request, db=sqlite_url).code == 0
     return [row.job for row in jobs(sqlite_url)]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
+import psycopg
 import pytest
 from commandline import decodelog, script
 from test_snapshot_files import MODEL, Stage
@@ -241,6 +242,26 @@ def test_two_restores_of_one_file_at_once_agree(stage, postgres_url, tmp_path, m
     with closing(open_store(postgres_url)) as store:
         assert list(store.read(job)) == list(stage.store.read(job))
         assert audit(store).ok
+
+
+@pytest.mark.contract("LOG-2")
+def test_rows_are_locked_in_the_order_of_their_ids_whatever_the_files(stage, postgres_url, tmp_path):
+    """As by everything else that waits for several: else two could wait for each other."""
+    one, two = stage.submit(), stage.submit()
+    export(stage.store, None, tmp_path / "both")
+    export(stage.store, [two, one], tmp_path / "turned")
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url) as holder:
+        restore(store, tmp_path / "both")
+        holder.execute("SELECT FROM jobs WHERE job = %s FOR UPDATE", (one,))
+        thread = Thread(target=restore, args=(store, tmp_path / "turned"))
+        thread.start()
+        with psycopg.connect(postgres_url, autocommit=True) as other:
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            while not other.execute(waiting).fetchone()[0]:
+                pass
+            other.execute("SELECT FROM jobs WHERE job = %s FOR UPDATE NOWAIT", (two,))
+        holder.rollback()
+        thread.join()
 
 
 def test_appends_come_after_those_that_are_there_and_are_linked_in_order(stage, database_url, tmp_path):

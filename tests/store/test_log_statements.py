@@ -14,6 +14,7 @@ from steps import Writer, admit, write
 
 from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.ports import Outcome
+from decodelog.store import postgres_log, sqlite_log
 from decodelog.store.engine import open_store
 from decodelog.store.offer import offer
 from decodelog.store.sqlite_log import END, MOVE
@@ -140,7 +141,7 @@ def fake_single(database, execute):
 
 @pytest.mark.contract("LOG-7")
 def test_what_is_asked_of_owners_reads_their_jobs_and_no_others(database_url):
-    """However many jobs wait: the statements of heartbeats, releases and of who is gone, as each database plans them."""
+    """However many jobs wait: heartbeats, releases and the search for who is gone, as each database plans them."""
     store = open_store(database_url)
     admit(store, "job-0")
     columns = "identity, model, created_ms, prompt, status, output, sequence, chain, tail, fence"
@@ -199,4 +200,25 @@ def test_an_append_touches_no_index_of_postgresqls_jobs(postgres_url):
     with store._database.single() as connection:
         after = connection.exec_driver_sql(counts).one()
     assert [new - old for new, old in zip(after, before, strict=True)] == [20, 20]
+    store.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_an_appender_does_not_remember_every_job_that_it_has_ever_appended_to(database_url, monkeypatch):
+    """Jobs that somebody else has by now never end here."""
+    for module in (postgres_log, sqlite_log):
+        monkeypatch.setattr(module, "JOBS_REMEMBERED", 3)
+    store = open_store(database_url)
+    writers = [admit(store, f"job-{number}") for number in range(10)]
+    remembered = "_ids" if database_url.startswith("postgres") else "_ends"
+    for writer in writers:
+        step(store, [writer])
+        assert len(getattr(store._appender, remembered)) <= 3
+    writers = step(store, [writer.at(store.row(writer.job).head) for writer in writers])
+    assert len(getattr(store._appender, remembered)) == 10  # a batch is remembered whole
+    store.append([writers[0].last_step()])
+    assert "job-0" not in getattr(store._appender, remembered)
+    store.claim("another", 60_000, 10)
+    assert store.append([writers[1].step()])[0].outcome is Outcome.FENCED
+    assert "job-1" not in getattr(store._appender, remembered)
     store.close()

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Thread
+from time import sleep
 from typing import Any
 
 import psycopg
@@ -258,7 +259,7 @@ def test_rows_are_locked_in_the_order_of_their_ids_whatever_the_files(stage, pos
         with psycopg.connect(postgres_url, autocommit=True) as other:
             waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             while not other.execute(waiting).fetchone()[0]:
-                pass
+                sleep(0.01)
             other.execute("SELECT FROM jobs WHERE job = %s FOR UPDATE NOWAIT", (two,))
         holder.rollback()
         thread.join()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from .errors import Problem
 from .events import STEPS, AttemptStarted, DecisionMade, Event, OutputCommitted, RequestAdmitted, RequestClosed
+from .finish import FinishReason
 from .load import not_following, pass_over, unproven
 from .ports import EMPTY_HEAD, Head, JobRow, Record
 from .receipt import Receipt
@@ -85,9 +86,13 @@ def replay(job: str, records: Iterable[Record], snapshot: Snapshot | None = None
 
 
 def _untenured(after: State | None, record: Record) -> str | None:
-    """Why this append is in no tenure of the job; a cancel by whoever fenced an owner that was gone needs none."""
-    fence = after.tenure.fence if after is not None else record.fence
-    if record.fence == fence or isinstance(record.events[0], RequestClosed):
+    """Why this append is in no tenure of the job.
+
+    A cancel alone needs none, by whoever fenced an owner that was gone: under a fence above the tenure's.
+    """
+    fence, first = after.tenure.fence if after is not None else record.fence, record.events[0]
+    cancelled = isinstance(first, RequestClosed) and first.reason is FinishReason.CANCELLED
+    if record.fence == fence or (cancelled and record.fence > fence):
         return None
     return f"an append of fence {record.fence} lies in the tenure of fence {fence}"
 

@@ -47,7 +47,7 @@ def seal(log: SealableLog, job: str) -> Sealed:
     if row.erased_ms is not None:
         raise ContentErased(job)
     before = size(rows)
-    if row.sealed_ms is not None:
+    if row.sealed_ms is not None and all(each.sealed for each in rows):
         return Sealed(job, row.output, before, before)
     # All is derived from one reading: what is sealed or erased meanwhile is found when the rows are replaced.
     report = audit(Once(log, stored._replace(rows=rows)), [job])

@@ -12,10 +12,11 @@ from typing import Protocol
 
 from ..fsm.audit import Fault
 from ..fsm.errors import Problem
-from ..fsm.ports import EMPTY_HEAD
+from ..fsm.ports import EMPTY_HEAD, JobRow
 from . import sealed
 from .chain import WRONG_TYPE, StoredLog, digest, digest_older, following
 from .codec import decode
+from .erased import WITHOUT_CONTENT
 from .stored import Stored
 
 
@@ -73,13 +74,30 @@ def faults(log: StoredLog, walk: Walk) -> Iterator[tuple[int, str, str]]:
         yield head.sequence, "head", f"the log ends at event {sequence}, and the job's row says {head.sequence}"
     elif walk.linked and head.chain not in walk.chains:
         yield head.sequence, "head", "the job's row has another digest than its log"
-    listed = log.row
-    if listed is not None and listed.erased_ms is not None and not walk.erased:
-        yield sequence, "listing", "the job's row says that its content is erased, and it is there"
-    if listed is not None and listed.sealed_ms is not None and not walk.sealed:
-        yield sequence, "listing", "the job's row says that its log is sealed, and it is not"
+    if (gone := walk.gone) is not None and (kept := walk.kept) is not None:
+        detail = f"the content of event {gone} is erased and that of event {kept} is not; erasing takes all of a log"
+        yield max(gone, kept), "payload", detail
+    if log.row is not None and log.dated:
+        yield from _listed(log.row, walk)
     if walk.fence > log.fence:
         yield sequence, "fence", f"an append has fence {walk.fence}, and the job's row {log.fence}"
+
+
+def _listed(row: JobRow, walk: Walk) -> Iterator[tuple[int, str, str]]:
+    """What a database's row says of its log beside the head, and is not so."""
+    if row.erased_ms is not None and not walk.erased:
+        yield walk.sequence, "listing", "the job's row says that its content is erased, and it is there"
+    if row.erased_ms is None and walk.gone is not None:
+        yield walk.gone, "listing", "its content is erased, and the job's row does not say so"
+    if row.sealed_ms is not None and not walk.sealed:
+        yield walk.sequence, "listing", "the job's row says that its log is sealed, and it is not"
+    # A log with digests of the older form is erased to a row of the sealed kind.
+    if row.sealed_ms is None and walk.sealed and not walk.erased:
+        yield walk.sequence, "listing", "its log is sealed, and the job's row does not say so"
+    # Nobody claims a job that has ended, so its fence is still that of whoever ended it.
+    if row.finish is not None and walk.sequence == row.head.sequence and walk.fence < row.fence:
+        detail = f"the append that ended the job has fence {walk.fence}, and the job's row {row.fence}"
+        yield walk.sequence, "fence", detail
 
 
 @dataclass(slots=True)
@@ -89,7 +107,9 @@ class Walk:
     chains   the digests that the log may have here: where an anchor's own is the damage, two are possible
     appends  how many there were
     events   how many could be read
-    sealed, erased   whether an append was seen that is so
+    sealed   whether an append was seen that is so
+    gone    the first event of the first append whose content is erased, and
+    kept    that of the first append with content; None where there is none
     older    the digests are of the older form
     linked   the last append followed from the one before it; after a break, no further one is reported until it does
     """
@@ -99,10 +119,15 @@ class Walk:
     events: int = 0
     chains: list[bytes] = field(default_factory=lambda: [EMPTY_HEAD.chain])
     sealed: bool = False
-    erased: bool = False
+    gone: int | None = None
+    kept: int | None = None
     older: bool = False
     linked: bool = True
     fence: int = 0
+
+    @property
+    def erased(self) -> bool:
+        return self.gone is not None
 
     def step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
         expected = self.sequence + 1
@@ -114,7 +139,9 @@ class Walk:
 
     def _step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
         expected = self.sequence + 1
-        self.sealed, self.erased = self.sealed or row.sealed, self.erased or row.erased
+        self.sealed = self.sealed or row.sealed
+        if row.erased and self.gone is None:
+            self.gone = expected
         if row.first < expected:
             yield row.first, "duplicate", f"events {row.first} to {row.last} overlap the append before"
             return
@@ -149,7 +176,7 @@ class Walk:
             self.sequence = max(row.first, row.last)
             return
         try:
-            count = _count(job, row)
+            count = self._count(job, row)
             last = row.first + count - 1
             self.events += count
         except Problem as problem:
@@ -159,9 +186,12 @@ class Walk:
             yield row.first, "payload", f"events {row.first} to {last} are stored as {row.first} to {row.last}"
         self.sequence = last
 
-
-def _count(job: str, row: Stored) -> int:
-    """How many events a row says."""
-    if row.sealed:
-        return sum(record.last - record.first + 1 for record in sealed.records(job, row))
-    return len(decode(row.payload, row.key, job, row.first))
+    def _count(self, job: str, row: Stored) -> int:
+        """How many events a row says, and whether they are content."""
+        if row.sealed:
+            self.kept = self.kept or row.first
+            return sum(record.last - record.first + 1 for record in sealed.records(job, row))
+        events = decode(row.payload, row.key, job, row.first)
+        if self.kept is None and not all(isinstance(event, WITHOUT_CONTENT) for event in events):
+            self.kept = row.first
+        return len(events)

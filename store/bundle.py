@@ -259,7 +259,7 @@ def _log(body: bytes) -> StoredLog | None:
     if not _fields(value, str, object, object, object, str, tuple | NoneType):
         return None
     job, sequence, chain, fence, damage, facts = value
-    log = StoredLog(job, Head(sequence, chain), fence, (), damage)
+    log = StoredLog(job, Head(sequence, chain), fence, (), damage, dated=False)
     if damage:
         return log
     if _fields(facts, *_FACTS_OLDER):  # of a release whose files had neither retention nor key

@@ -127,6 +127,7 @@ class StoredLog(NamedTuple):
     rows     may be gone over once, before the next log is asked for
     damage   what is wrong with the job's row by itself, else empty; then the head and the fence may have any type
     row      all that the job's row says, None where it is damaged
+    dated    the row is a database's own, which also says when the log was sealed and erased; an exported file's is not
     """
 
     job: str
@@ -135,3 +136,4 @@ class StoredLog(NamedTuple):
     rows: Iterable[Stored]
     damage: str = ""
     row: JobRow | None = None
+    dated: bool = True

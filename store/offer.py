@@ -13,6 +13,9 @@ from .stored import Stored
 
 KEY_BYTES = 32
 
+JOBS_REMEMBERED = 4096
+"""Of how many jobs an appender remembers where their logs end, beside those of its newest batch."""
+
 
 class Offer(NamedTuple):
     """An append as it would be stored, and the head after it."""

@@ -9,12 +9,12 @@ from sqlalchemy import select
 
 from ..fsm.ports import AppendResult, Durable, Outcome
 from .database import Database
-from .offer import Offer
+from .offer import JOBS_REMEMBERED, Offer
 from .settle import settle
 from .tables import jobs
 
-# Offers come in the order of their jobs' ids, and each looks its job up by itself: rows are locked in one order by
-# everything that waits for locks, so that no two wait for each other, and no plan compares every offer with every job.
+# Offers come in the order of their jobs' ids, and each looks its job up by itself. What waits for several rows locks
+# them in this order, so that no two wait for each other; and no plan compares every offer with every job.
 TAKE = """
 WITH offered AS (
     SELECT * FROM unnest(
@@ -48,10 +48,14 @@ SELECT place, CASE WHEN finish IS NOT NULL THEN pg_notify('decodelog', '') END F
 """
 
 
+THERE = (Outcome.APPENDED, Outcome.DUPLICATE)
+
+
 class PostgresAppender:
     """Takes every offer that finds its job as expected in one statement, then looks at each of the others.
 
-    Remembers the ids of the jobs' rows while they go on.
+    Remembers the ids of the jobs' rows while they go on, and of too many only those of the newest batch: of a job that
+    somebody else has by now, no append may ever come.
     """
 
     def __init__(self, database: Database) -> None:
@@ -72,18 +76,23 @@ class PostgresAppender:
                 if place not in taken:
                     with self._database.transaction("judge") as connection:
                         results[index] = settle(connection, self._database, offers[index])
-        for offered in offers:
-            if offered.append.finish is not None or not ids.get(offered.append.job):
-                ids.pop(offered.append.job, None)
+        for offered, result in zip(offers, results, strict=True):
+            job = offered.append.job
+            if offered.append.finish is None and result.outcome in THERE:
+                self._ids[job] = ids[job]
+            else:
+                self._ids.pop(job, None)
+        if len(self._ids) > JOBS_REMEMBERED:
+            self._ids = {job: self._ids[job] for job in ids if job in self._ids}
         return results
 
     def _known(self, offers: list[Offer]) -> dict[str, int]:
         """The ids of the rows of these offers' jobs, 0 of a job that is not there."""
-        ids = self._ids
-        if new := {offered.append.job for offered in offers if offered.append.job not in ids}:
+        ids = {offered.append.job: self._ids.get(offered.append.job, 0) for offered in offers}
+        if new := [job for job, job_id in ids.items() if not job_id]:
             with self._database.single() as connection:
                 found = connection.execute(select(jobs.c.job, jobs.c.id).where(jobs.c.job.in_(new)))
-                ids |= dict.fromkeys(new, 0) | {row.job: row.id for row in found}
+                ids |= {row.job: row.id for row in found}
         return ids
 
     def _take(self, offers: list[Offer], ids: dict[str, int]) -> set[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError
 
@@ -24,6 +24,9 @@ from .stored import Stored
 from .tables import appends, jobs
 
 TRIES = 3
+
+# In the order in which everything locks the rows of several jobs.
+LOCK = text("SELECT id FROM jobs WHERE job = ANY(:jobs) ORDER BY id FOR UPDATE")
 
 
 class Restorable(NamedTuple):
@@ -54,8 +57,11 @@ class DatabaseRestore:
         another way, or its key is another job's; JobBusy where a worker holds a job whose log would grow.
         """
         with self._database.transaction("restore") as connection:
-            done = [self._restore(connection, log, dead) for log in logs]
-            return [Restored(*each, _listed(connection, log.row.job)) for each, log in zip(done, logs, strict=True)]
+            if not self._database.sqlite:
+                connection.execute(LOCK, {"jobs": [log.row.job for log in logs]})
+            # New rows come in the order of their names: another restore of the same jobs waits for the first of them.
+            done = {log.row.job: self._restore(connection, log, dead) for log in sorted(logs, key=_name)}
+            return [Restored(*done[log.row.job], _listed(connection, log.row.job)) for log in logs]
 
     def _restore(self, connection: Connection, log: Restorable, dead: Collection[str]) -> tuple[str, int]:
         """The outcome, and how many appends were added."""
@@ -122,9 +128,13 @@ class DatabaseRestore:
             "owner": None,
             "lease_until_ms": None,
         }
-        # A fence grows: whoever held the job before, here or where the file is from, stays kept out.
-        fence = connection.scalar(select(jobs.c.fence).where(jobs.c.id == job_id)) or 0
-        changed = end | head | {"fence": max(fence, row.fence) + 1}
+        if row.finish is None:
+            # A fence grows: whoever held the job before, here or where the file is from, stays kept out.
+            held = connection.scalar(select(jobs.c.fence).where(jobs.c.id == job_id)) or 0
+            fence = max(held, row.fence) + 1
+        else:
+            fence = rows[-1].fence  # as where the job ended: its end keeps everybody out
+        changed = end | head | {"fence": fence}
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(changed))
         return len(rows)
 
@@ -163,6 +173,10 @@ def _agreed(connection: Connection, found: Row[tuple[object, ...]], log: Restora
     if there and there[-1].last != found.sequence:
         raise CorruptRecord(log.row.job, there[-1].last, "its end is not the head that the job's row names")
     return len(there)
+
+
+def _name(log: Restorable) -> str:
+    return log.row.job
 
 
 def _listed(connection: Connection, job: str) -> JobRow:

@@ -9,7 +9,7 @@ from typing import Any
 from ..fsm.ports import AppendResult, Durable, Outcome
 from ..fsm.states import Status
 from .database import Database
-from .offer import Offer
+from .offer import JOBS_REMEMBERED, Offer
 from .settle import settle
 
 _WHERE = "WHERE id = ? AND tail = ? AND sequence = ? AND chain = ? AND fence = ? AND finish IS NULL"
@@ -38,8 +38,8 @@ class Unexpected(Exception):
 class SqliteAppender:
     """Takes a batch whole where every job is as expected, else offer by offer in another transaction.
 
-    Remembers where the logs that it appends to end. A wrong memory only costs time: the statement compares it with
-    the job's row.
+    Remembers where the logs that it appends to end, and of too many only those of the newest batch. A wrong memory only
+    costs time: the statement compares it with the job's row.
     """
 
     def __init__(self, database: Database) -> None:
@@ -69,6 +69,8 @@ class SqliteAppender:
                     self._ends.pop(append.job, None)
                 else:
                     self._ends[append.job] = ends[append.job]
+            if len(self._ends) > JOBS_REMEMBERED:
+                self._ends = {job: self._ends[job] for job in ends if job in self._ends}
             return [AppendResult(APPENDED, head) for _, _, head in offers]
 
         return commit

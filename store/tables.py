@@ -63,6 +63,13 @@ jobs = Table(
     CheckConstraint("(finish IS NULL) = (status NOT IN ('CLOSED', 'FAILED'))", name="finish"),
 )
 Index("ix_jobs_live", jobs.c.id, sqlite_where=jobs.c.finish.is_(None), postgresql_where=jobs.c.finish.is_(None))
+# An append changes no owner but at the end, so this index costs it nothing.
+Index(
+    "ix_jobs_owned",
+    jobs.c.owner,
+    sqlite_where=jobs.c.finish.is_(None) & jobs.c.owner.is_not(None),
+    postgresql_where=jobs.c.finish.is_(None) & jobs.c.owner.is_not(None),
+)
 Index(
     "ix_jobs_suspects",
     jobs.c.id,

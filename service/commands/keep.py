@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...fsm.errors import ContentErased, SealRefused
+from ...fsm.errors import ContentErased, Problem, SealRefused
 from .. import terminal
 from ..database import opened
 from ..durations import milliseconds
-from ..edge import FAILED
+from ..edge import FAILED, report
 from ..naming import find
 from . import options
 
@@ -60,8 +60,7 @@ def seal(
     from ..erase import check_ended
     from ..sweep import seal_all
 
-    told = Told(json)
-    with opened(db) as store:
+    with Told(json) as told, opened(db) as store:
         if job:
             jobs = named(store, job)
             rows = [store.row(name) for name in jobs]
@@ -72,7 +71,6 @@ def seal(
         else:
             jobs = store.unsealed(0 if older_than is None else milliseconds(older_than, "--older-than"))
         seal_all(store, jobs, told.hear)
-    told.end()
 
 
 def erase(job: Names, snapshots: Snapshots = None, db: options.Database = None, json: options.Json = False) -> None:
@@ -80,13 +78,11 @@ def erase(job: Names, snapshots: Snapshots = None, db: options.Database = None, 
     from ..erase import check_ended, forks_of
     from ..sweep import erase_all
 
-    told = Told(json)
-    with opened(db) as store:
+    with Told(json) as told, opened(db) as store:
         jobs = named(store, job)
         check_ended([store.row(name) for name in jobs])
-        told.forks = forks_of(store, jobs)
+        told.forks, told.scrubbed = forks_of(store, jobs), False
         told.scrubbed = erase_all(store, jobs, told.hear, snapshots)
-    told.end()
 
 
 def sweep(
@@ -101,15 +97,14 @@ def sweep(
     from ..sweep import sweep as sweep_jobs
 
     after_ms = None if seal_after is None else milliseconds(seal_after, "--seal-after")
-    told = Told(json)
-    with opened(db) as store:
-        if not dry_run:
-            told.scrubbed = sweep_jobs(store, after_ms, told.hear, snapshots)
-        else:
-            found = due(store, after_ms)
     if not dry_run:
-        told.end()
-    elif json:
+        with Told(json) as told, opened(db) as store:
+            told.scrubbed = False
+            told.scrubbed = sweep_jobs(store, after_ms, told.hear, snapshots)
+        return
+    with opened(db) as store:
+        found = due(store, after_ms)
+    if json:
         terminal.write_json({"due": found._asdict()})
     else:
         for what, names in found._asdict().items():
@@ -122,7 +117,10 @@ def named(store: EventLog, names: list[str]) -> list[str]:
 
 
 class Told:
-    """What became of each job, told one a line as it happens, or as one JSON value in the end."""
+    """What became of each job, told one a line as it happens, or as one JSON value in the end.
+
+    A problem in the middle ends the telling with what was done before it: exit code 1, as something has changed.
+    """
 
     def __init__(self, json: bool) -> None:
         self.scrubbed = True
@@ -130,6 +128,20 @@ class Told:
         self._json = json
         self._jobs: list[dict[str, Any]] = []
         self._refused = False
+
+    def __enter__(self) -> Told:
+        return self
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if problem is None:
+            self._end()
+        elif isinstance(problem, Problem) and self._jobs:
+            if self._json:
+                terminal.write_json(self._facts() | {"error": problem.facts()})
+            else:
+                report(problem.facts(), as_json=False)
+                terminal.say("what is told above is done; run the same command again for the rest")
+            raise typer.Exit(FAILED) from problem
 
     def hear(self, what: Erased | Sealed | Refused) -> None:
         from ..seal import Sealed
@@ -154,10 +166,13 @@ class Told:
         if not self._json:
             terminal.write(f"{words}\n")
 
-    def end(self) -> None:
+    def _facts(self) -> dict[str, Any]:
+        return {"jobs": self._jobs, "scrubbed": self.scrubbed}
+
+    def _end(self) -> None:
         """The JSON value, and exit code 1 where something was refused or not finished."""
         if self._json:
-            terminal.write_json({"jobs": self._jobs, "scrubbed": self.scrubbed})
+            terminal.write_json(self._facts())
         if not self.scrubbed:
             terminal.say(
                 "other readers still see what was erased, and the database keeps bytes of it for them; "

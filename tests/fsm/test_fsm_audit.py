@@ -14,12 +14,13 @@ from jobs import EOS, Live, call, drawn, selection
 from decodelog.fsm.audit import Audited, compare, replay
 from decodelog.fsm.errors import CorruptRecord
 from decodelog.fsm.events import CallCompleted, RequestAdmitted
+from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.fold import fold
 from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow, Record
 from decodelog.fsm.receipt import Selection
 from decodelog.fsm.rng import unit_draw
 from decodelog.fsm.states import Status
-from decodelog.fsm.transition import CommitOutput, FailCall, IssueDecision, RebuildLanes
+from decodelog.fsm.transition import CloseRequest, CommitOutput, FailCall, IssueDecision, RebuildLanes
 
 pytestmark = pytest.mark.contract("LOG-3")
 
@@ -154,6 +155,21 @@ def test_a_changed_append_is_named_at_the_event_that_cannot_be(change, index, se
     assert (fault.job, fault.sequence, fault.kind) == ("job-1", sequence, kind)
     assert fault.detail
     assert audited.events == sequence - 1
+
+
+@pytest.mark.contract("LOG-7")
+@pytest.mark.parametrize("tenures", [0, 2])
+def test_a_cancel_alone_is_in_its_tenure_or_above_it(tenures: int) -> None:
+    """By the owner, or by whoever fenced an owner that was gone; nobody else ends a job without a tenure."""
+    for reason in (FinishReason.CANCELLED, FinishReason.TIMEOUT):
+        live = Live.admit()
+        for fence in range(1, tenures + 1):
+            live.attempt(fence)
+        live.do(CloseRequest(reason))
+        *before, last = live.records
+        for fence in range(4):
+            legal = fence == tenures or (fence > tenures and reason is FinishReason.CANCELLED)
+            assert kinds([*before, last._replace(fence=fence)]) == ([] if legal else [(last.first, "fence")])
 
 
 def test_what_the_reader_finds_broken_is_named_where_reading_stopped() -> None:

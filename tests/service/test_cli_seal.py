@@ -21,8 +21,6 @@ from decodelog.service import seal as sealing
 from decodelog.service.database import opened
 from decodelog.service.reading import Follower
 from decodelog.store.memory_log import MemoryStore
-from decodelog.store.snapshots import origin, row_of
-from decodelog.store.tables import snapshots
 
 pytestmark = pytest.mark.contract("LOG-9")
 
@@ -178,6 +176,46 @@ def test_a_log_with_a_fault_is_not_sealed_and_stays_as_it_was(model: Path, sqlit
         assert [list(log.rows) for log in store.logs(bad.job)] == before
 
 
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize(
+    ("before", "change"),
+    [
+        (("seal",), "sealed_ms = NULL"),
+        (("erase",), "erased_ms = NULL"),
+        (("seal", "erase"), "erased_ms = NULL, sealed_ms = NULL"),
+    ],
+    ids=["sealed", "erased", "both"],
+)
+def test_a_log_that_its_row_says_otherwise_of_is_refused_and_the_sweep_goes_on(
+    before: tuple[str, ...], change: str, model: Path, sqlite_url: str
+) -> None:
+    for _ in range(2):
+        run(model, sqlite_url, "sampled")
+    odd, good = jobs(sqlite_url)
+    for command in before:
+        assert decodelog(command, odd.job, db=sqlite_url).code == 0
+    with opened(sqlite_url) as store, store._database.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE jobs SET {change} WHERE id = 1")
+    swept = decodelog("sweep", "--seal-after", "0s", "--json", db=sqlite_url)
+    first, second = swept.json["jobs"]
+    assert (swept.code, first["job"], first["refused"]["code"]) == (1, odd.job, "seal_refused")
+    assert "the job's row does not say so" in first["refused"]["message"]
+    assert (second["job"], second["sealed"]) == (good.job, True)
+    assert decodelog("audit", "--json", db=sqlite_url).json["faults"][0]["kind"] == "listing"
+
+
+@pytest.mark.contract("LOG-3")
+def test_a_log_that_its_row_says_is_sealed_and_is_not_is_no_log_that_was_sealed_already(
+    model: Path, sqlite_url: str
+) -> None:
+    run(model, sqlite_url, "sampled")
+    (row,) = jobs(sqlite_url)
+    with opened(sqlite_url) as store, store._database.transaction() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET sealed_ms = 1")
+    refused = decodelog("seal", row.job, "--json", db=sqlite_url)
+    assert (refused.code, refused.json["jobs"][0]["refused"]["code"]) == (1, "seal_refused")
+
+
 @pytest.mark.contract("FSM-9", "LOG-1")
 def test_a_late_append_to_a_sealed_log_is_refused_as_terminal_also_the_last_one_again(
     model: Path, database_url: str
@@ -313,9 +351,8 @@ def test_what_is_sealed_or_erased_during_an_audit_is_no_fault(
             return found
 
         *_, last = records = list(store.read(row.job))[:12]
-        kept = row_of(Snapshot.of(sealing.transcript(records), head_of(last)), 0, origin(row.job))
-        with store._database.transaction() as connection:  # of an earlier release: now an end leaves none
-            connection.execute(snapshots.insert().values(job_id=1, **kept._asdict()))
+        with store._database.transaction() as connection:  # `keep` takes none of a job that has ended
+            store._add(connection, 1, 0, Snapshot.of(sealing.transcript(records), head_of(last)))
         assert store.snapshot(row.job) is not None
         monkeypatch.setattr(of, moment, then_changed)
         report = auditing.audit(store)

@@ -7,8 +7,10 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Thread
+from time import sleep
 from typing import Any
 
+import psycopg
 import pytest
 from commandline import decodelog, script
 from test_snapshot_files import MODEL, Stage
@@ -16,7 +18,7 @@ from test_snapshot_files import MODEL, Stage
 from decodelog.fsm.errors import BrokenSnapshot, ContentLeftOut, RestoreConflict, SealRefused
 from decodelog.fsm.ports import EMPTY_HEAD
 from decodelog.service.audit import audit
-from decodelog.service.export import export
+from decodelog.service.export import export, redacted
 from decodelog.service.restore import restore
 from decodelog.service.seal import seal
 from decodelog.store import schema, sealed
@@ -110,6 +112,38 @@ def test_a_live_job_without_its_content_is_refused_and_an_ended_one_comes_back_a
     assert there.row(ended).erased_ms is not None
     assert audit(there).ok
     assert stage.store.row(live).finish is None
+
+
+@pytest.mark.contract("LOG-3", "LOG-9")
+@pytest.mark.parametrize("index", [0, 2, 5, -1])
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_file_that_has_content_of_some_appends_only_is_refused(index, gone, stage, there, tmp_path):
+    """Whoever makes one may have every digest right."""
+    stage.run(stage.submit())
+    (log,) = contents(stage.store)
+    bare = redacted(log)
+    rows, other = (list(log.rows), bare.rows) if gone else (list(bare.rows), log.rows)
+    rows[index] = other[index]
+    with (tmp_path / "logs").open("wb") as out:
+        write(out, [log._replace(rows=rows)])
+    with pytest.raises(BrokenSnapshot, match="erasing takes all of a log"):
+        restore(there, tmp_path / "logs")
+    assert there.rows() == []
+
+
+@pytest.mark.contract("LOG-3", "LOG-7")
+def test_a_job_that_ended_comes_back_with_the_fence_of_its_end(stage, there, tmp_path):
+    job = stage.submit()
+    stage.run(job, until=3)
+    export(stage.store, None, tmp_path / "live")
+    live = stage.store.row(job).fence
+    restore(there, tmp_path / "live")
+    assert there.row(job).fence > live
+    stage.run(job)
+    export(stage.store, None, tmp_path / "ended")
+    restore(there, tmp_path / "ended")
+    assert there.row(job).fence == list(there.read(job))[-1].fence
+    assert audit(there).ok
 
 
 # ---- a later state --------------------------------------------------------------------------------------------------
@@ -209,6 +243,26 @@ def test_two_restores_of_one_file_at_once_agree(stage, postgres_url, tmp_path, m
     with closing(open_store(postgres_url)) as store:
         assert list(store.read(job)) == list(stage.store.read(job))
         assert audit(store).ok
+
+
+@pytest.mark.contract("LOG-2")
+def test_rows_are_locked_in_the_order_of_their_ids_whatever_the_files(stage, postgres_url, tmp_path):
+    """As by everything else that waits for several: else two could wait for each other."""
+    one, two = stage.submit(), stage.submit()
+    export(stage.store, None, tmp_path / "both")
+    export(stage.store, [two, one], tmp_path / "turned")
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url) as holder:
+        restore(store, tmp_path / "both")
+        holder.execute("SELECT FROM jobs WHERE job = %s FOR UPDATE", (one,))
+        thread = Thread(target=restore, args=(store, tmp_path / "turned"))
+        thread.start()
+        with psycopg.connect(postgres_url, autocommit=True) as other:
+            waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            while not other.execute(waiting).fetchone()[0]:
+                sleep(0.01)
+            other.execute("SELECT FROM jobs WHERE job = %s FOR UPDATE NOWAIT", (two,))
+        holder.rollback()
+        thread.join()
 
 
 def test_appends_come_after_those_that_are_there_and_are_linked_in_order(stage, database_url, tmp_path):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import insert, select, update
 from steps import admit
 
 from decodelog.fsm.errors import UnknownJob
 from decodelog.fsm.ports import Command, Outcome
+from decodelog.store.engine import open_store
+from decodelog.store.inbox import LEFT_MAX, LEFT_MS
+from decodelog.store.tables import inbox
 
 
 @pytest.mark.contract("LOG-8")
@@ -65,3 +69,74 @@ def test_a_command_to_a_job_that_has_ended_is_answered_by_its_end(store):
     store.post(Command("b", "job-1", "cancel"))
     store.settle("b", "refused: terminal (cancelled)")
     assert store.outcome("b") == "refused: terminal (cancelled)"
+
+
+@pytest.fixture
+def left(database_url):
+    """A store with a job that has ended and one that is live, and the outcomes that its inbox has recorded."""
+    store = open_store(database_url)
+    writer = admit(store, "job-1")
+    admit(store, "job-2")
+    store.append([writer.cancel()])
+
+    def recorded():
+        with store._database.single() as connection:
+            return dict(connection.execute(select(inbox.c.command_id, inbox.c.outcome)).all())
+
+    yield store, recorded
+    store.close()
+
+
+def age(store, ms=LEFT_MS):
+    with store._database.transaction() as connection:
+        connection.execute(update(inbox).values(posted_ms=inbox.c.posted_ms - ms))
+
+
+@pytest.mark.contract("LOG-8", "FSM-9", "LOG-10")
+def test_whoever_looks_answers_what_nobody_answered_before_the_job_ended(left):
+    """Each look would meet it again; but not before those who are about to answer had their time."""
+    store, recorded = left
+    live = Command("live", "job-2", "cancel")
+    for command in (Command("a", "job-1", "cancel"), live):
+        store.post(command)
+    assert store.pending(["job-2"]) == [live]
+    assert recorded() == {"a": None, "live": None}
+    age(store)
+    assert store.pending(["job-2"]) == [live]
+    assert recorded() == {"a": "cancelled", "live": None}
+    store.settle("a", "late")
+    assert store.outcome("a") == "cancelled"
+
+
+@pytest.mark.contract("LOG-8")
+def test_of_many_that_are_left_each_look_answers_some_until_none_is_left(left):
+    store, recorded = left
+    rows = [
+        {"command_id": f"c{number}", "job_id": 1, "kind": "cancel", "posted_ms": 0}
+        for number in range(2 * LEFT_MAX + 1)
+    ]
+    with store._database.transaction() as connection:
+        connection.execute(insert(inbox), rows)
+    counts = []
+    for _ in range(4):
+        assert store.pending(["job-1", "job-2"]) == []
+        counts.append(sum(outcome is None for outcome in recorded().values()))
+    assert counts == [LEFT_MAX + 1, 1, 0, 0]
+
+
+@pytest.mark.contract("LOG-8", "LOG-10")
+def test_a_look_that_is_killed_before_its_answers_leaves_them_to_the_next(left, monkeypatch):
+    store, recorded = left
+    store.post(Command("a", "job-1", "cancel"))
+    age(store)
+
+    def killed(ids):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_answer", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.pending([])
+    assert (recorded(), store.outcome("a")) == ({"a": None}, "cancelled")
+    store.pending([])
+    assert recorded() == {"a": "cancelled"}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import TimeoutError
-from steps import admit
+from steps import Writer, admit, write
 
 from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.ports import Outcome
+from decodelog.store import postgres_log, sqlite_log
 from decodelog.store.engine import open_store
 from decodelog.store.offer import offer
+from decodelog.store.sqlite_log import END, MOVE
 
 
 def step(store, writers):
@@ -134,3 +137,88 @@ def fake_single(database, execute):
             yield SimpleNamespace(exec_driver_sql=execute)
 
     return single
+
+
+@pytest.mark.contract("LOG-7")
+def test_what_is_asked_of_owners_reads_their_jobs_and_no_others(database_url):
+    """However many jobs wait: heartbeats, releases and the search for who is gone, as each database plans them."""
+    store = open_store(database_url)
+    admit(store, "job-0")
+    columns = "identity, model, created_ms, prompt, status, output, sequence, chain, tail, fence"
+    numbers = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 3000)"
+    with store._database.transaction() as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO jobs (job, {columns}) {numbers} SELECT 'other-' || n, {columns} FROM jobs, numbers"
+        )
+    store.claim("worker", 60_000, 8)
+    explain, plans = "EXPLAIN" if database_url.startswith("postgres") else "EXPLAIN QUERY PLAN", []
+
+    def explained(connection, cursor, statement, parameters, context, many):
+        if " jobs" in statement:
+            with closing(connection.connection.dbapi_connection.cursor()) as beside:
+                beside.execute(f"{explain} {statement}", parameters)
+                plans.append("\n".join(str(row[-1]) for row in beside.fetchall()))
+
+    for engine in (store._database._single, store._database._transactions):
+        event.listen(engine, "before_cursor_execute", explained)
+    assert store.owners() == {"worker"}
+    assert len(store.heartbeat("worker", 60_000)) == 8
+    store.release("worker")
+    assert len(plans) >= 3
+    for plan in plans:
+        assert "ix_jobs_owned" in plan
+        assert not any(each in plan for each in ("SCAN jobs", "ix_jobs_live", "Seq Scan on jobs")), plan
+    store.close()
+
+
+@pytest.mark.contract("LOG-7", "LOG-4")
+def test_an_append_touches_no_index_of_sqlites_jobs(sqlite_url):
+    store = open_store(sqlite_url)
+    with store._database.single() as connection:
+        for statement, touched in ((MOVE, False), (END, True)):
+            parameters = (None,) * statement.count("?")
+            operations = [row[1] for row in connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)]
+            assert ("IdxInsert" in operations or "IdxDelete" in operations) is touched
+    store.close()
+
+
+@pytest.mark.contract("LOG-7", "LOG-4")
+def test_an_append_touches_no_index_of_postgresqls_jobs(postgres_url):
+    """Its update stays on its page (heap-only), as no indexed column has another value."""
+    store = open_store(postgres_url)
+    admit(store)
+    ((_, fence, head, *_),) = store.claim("worker", 60_000, 1)
+    writer = Writer("job-1", head, fence)
+    counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'jobs'"
+    with store._database.single() as connection:
+        connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
+    with store._database.single() as connection:
+        before = connection.exec_driver_sql(counts).one()
+    write(store, writer, 20)
+    with store._database.single() as connection:
+        connection.exec_driver_sql("SELECT pg_stat_force_next_flush()")
+    with store._database.single() as connection:
+        after = connection.exec_driver_sql(counts).one()
+    assert [new - old for new, old in zip(after, before, strict=True)] == [20, 20]
+    store.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_an_appender_does_not_remember_every_job_that_it_has_ever_appended_to(database_url, monkeypatch):
+    """Jobs that somebody else has by now never end here."""
+    for module in (postgres_log, sqlite_log):
+        monkeypatch.setattr(module, "JOBS_REMEMBERED", 3)
+    store = open_store(database_url)
+    writers = [admit(store, f"job-{number}") for number in range(10)]
+    remembered = "_ids" if database_url.startswith("postgres") else "_ends"
+    for writer in writers:
+        step(store, [writer])
+        assert len(getattr(store._appender, remembered)) <= 3
+    writers = step(store, [writer.at(store.row(writer.job).head) for writer in writers])
+    assert len(getattr(store._appender, remembered)) == 10  # a batch is remembered whole
+    store.append([writers[0].last_step()])
+    assert "job-0" not in getattr(store._appender, remembered)
+    store.claim("another", 60_000, 10)
+    assert store.append([writers[1].step()])[0].outcome is Outcome.FENCED
+    assert "job-1" not in getattr(store._appender, remembered)
+    store.close()

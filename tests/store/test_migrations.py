@@ -61,7 +61,7 @@ def test_from_empty_to_head_equals_the_metadata(empty_url):
         checks = {check["name"] for check in found.get_check_constraints("jobs")}
         indexes = {index["name"] for table in ("jobs", "inbox") for index in found.get_indexes(table)}
     assert checks == {"ck_jobs_finish"}
-    assert {"ix_jobs_live", "ix_inbox_unsettled"} <= indexes
+    assert {"ix_jobs_live", "ix_jobs_owned", "ix_jobs_suspects", "ix_inbox_unsettled"} <= indexes
 
 
 @pytest.mark.contract("LOG-6")
@@ -175,6 +175,7 @@ def test_a_job_that_ended_before_its_end_was_written_down_counts_as_ended_at_the
     for name in ("ended_ms", "retain_ms", "sealed_ms", "erased_ms"):
         execute(empty_url, f"ALTER TABLE jobs DROP COLUMN {name}")
     execute(empty_url, "DROP TABLE snapshots")
+    execute(empty_url, "DROP INDEX ix_jobs_owned")
     execute(empty_url, "UPDATE alembic_version SET version_num = '0002'")
     assert schema.upgrade(empty_url) == schema.HEAD
     store = open_store(empty_url)
@@ -185,6 +186,24 @@ def test_a_job_that_ended_before_its_end_was_written_down_counts_as_ended_at_the
     assert store.unsealed(0) == ["job-1"]
     store.append([write(store, writer, 1).last_step()])
     assert store.unsealed(0) == ["job-1", "job-2"]
+    store.close()
+
+
+@pytest.mark.contract("LOG-6", "LOG-3")
+def test_a_restored_job_that_had_ended_has_the_fence_of_its_end_after_the_upgrade(empty_url):
+    """As earlier releases restored it: one above the file's."""
+    schema.upgrade(empty_url)
+    store = open_store(empty_url)
+    for name, ends in (("job-1", True), ("job-2", False)):
+        writer = admit(store, name)
+        store.append([writer.last_step() if ends else writer.step()])
+    store.close()
+    execute(empty_url, "UPDATE jobs SET fence = fence + 2")
+    execute(empty_url, "DROP INDEX ix_jobs_owned")
+    execute(empty_url, "UPDATE alembic_version SET version_num = '0004'")
+    assert schema.upgrade(empty_url) == schema.HEAD
+    store = open_store(empty_url)
+    assert [row.fence for row in store.rows()] == [0, 2]
     store.close()
 
 

@@ -56,7 +56,8 @@ def seal(log: StoredLog):
 
 
 def faults(log: StoredLog, rows) -> list[tuple[int, str]]:
-    return [(fault.sequence, fault.kind) for fault in audit_rows(Shown(log, rows)).faults]
+    """As of a file, whose rows do not say what was done to their logs."""
+    return [(fault.sequence, fault.kind) for fault in audit_rows(Shown(log._replace(dated=False), rows)).faults]
 
 
 def flips(row):

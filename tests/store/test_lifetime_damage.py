@@ -1,0 +1,141 @@
+"""What an audit says of logs that are sealed or erased by half, or otherwise than their job's row has it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+from steps import Writer, admit, digest, write
+
+from decodelog.fsm.events import AttemptStarted
+from decodelog.fsm.ports import Append
+from decodelog.fsm.states import Status
+from decodelog.store import sealed
+from decodelog.store.audit import audit_rows
+from decodelog.store.chain import StoredLog, content, records
+from decodelog.store.engine import open_store
+from decodelog.store.erased import erased
+from decodelog.store.memory_log import MemoryStore
+
+HOUR_MS = 3_600_000
+
+
+class Shown:
+    """A store that shows one log."""
+
+    def __init__(self, log: StoredLog) -> None:
+        self.log = log
+
+    def logs(self, job=None):
+        return iter([self.log])
+
+
+def faults(log: StoredLog) -> list[tuple[int, str]]:
+    return [(fault.sequence, fault.kind) for fault in audit_rows(Shown(log)).faults]
+
+
+def ended(store, job: str = "job-1") -> None:
+    """A job with a tenure that is recorded by itself, eight steps, and a cancel under another fence."""
+    writer = admit(store, job)
+    store.claim("worker", HOUR_MS, 1, [job])
+    start = AttemptStarted(1, "worker", ())
+    (result,) = store.append([Append(job, writer.head, 1, digest("tenure"), (start,), Status.ADMITTED, 0)])
+    writer = write(store, Writer(job, result.head, 1), 8)
+    store.claim("caller", HOUR_MS, 1, [job], dead=["worker"])
+    (result,) = store.append([replace(writer, fence=2).cancel()])
+    assert result.outcome == "appended"
+
+
+@pytest.fixture(scope="module")
+def log() -> StoredLog:
+    store = MemoryStore()
+    ended(store)
+    (whole,) = store.logs("job-1")
+    assert faults(whole) == []
+    return whole
+
+
+def without_content(log: StoredLog, times: bool = True) -> StoredLog:
+    row = replace(log.row, erased_ms=1) if times else log.row
+    return log._replace(rows=erased("job-1", log.rows, log.head), row=row)
+
+
+@pytest.mark.contract("LOG-3", "LOG-9")
+@pytest.mark.parametrize("index", range(11))
+@pytest.mark.parametrize("dated", [True, False])
+def test_one_append_whose_content_is_gone_is_a_fault(log, index, dated):
+    """Its digest still proves what follows, so that nothing but the whole log says that it may not be gone."""
+    row = log.rows[index]
+    rows = list(log.rows)
+    rows[index] = row._replace(key=b"", payload=content(row.key, row.payload))
+    found = faults(log._replace(rows=rows, dated=dated))
+    place = log.rows[index or 2].first  # beside the first one, the tenure is no content
+    assert found == [(place, "payload"), *([(row.first, "listing")] if dated else [])]
+    marked = log._replace(rows=rows, row=replace(log.row, erased_ms=1), dated=dated)
+    assert faults(marked) == [(place, "payload")]
+
+
+@pytest.mark.contract("LOG-3", "LOG-9")
+def test_one_append_whose_content_is_left_is_a_fault(log):
+    gone = without_content(log)
+    assert faults(gone) == []
+    assert [row.erased for row in gone.rows] == [True, False, *[True] * 8, False]
+    for index in range(11):
+        rows = list(gone.rows)
+        rows[index] = log.rows[index]
+        place = log.rows[2].first if index == 0 else log.rows[index].first
+        assert faults(gone._replace(rows=rows)) == ([(place, "payload")] if gone.rows[index].erased else [])
+
+
+@pytest.mark.contract("LOG-3", "LOG-9")
+def test_a_row_of_a_database_says_what_was_done_to_its_log_and_a_file_does_not(log):
+    one = [sealed.seal(log.head, log.rows, list(records("job-1", log.rows, 0)), structured=False)]
+    gone = erased("job-1", one, log.head)
+    for rows, told in ((log.rows, {}), (one, {"sealed_ms": 1}), (gone, {"sealed_ms": 1, "erased_ms": 1})):
+        for name in ("sealed_ms", "erased_ms"):
+            for times in ({}, {name: 1}):
+                row = replace(log.row, **(told | {name: None} | times))
+                wrong = times.get(name) != told.get(name) and not (rows is gone and name == "sealed_ms")
+                assert [kind for _, kind in faults(log._replace(rows=rows, row=row))] == ["listing"] * wrong
+        assert faults(log._replace(rows=rows, dated=False)) == []
+
+
+@pytest.mark.contract("LOG-3", "LOG-9", "LOG-2")
+@pytest.mark.parametrize("name", ["sealed_ms", "erased_ms"])
+def test_a_time_that_is_lost_or_invented_is_named(database_url, name):
+    store = open_store(database_url)
+    for number in range(4):
+        ended(store, f"job-{number}")
+    whole = store.whole("job-1")
+    rows = list(whole.rows)
+    if name == "sealed_ms":
+        store.seal("job-1", whole.head, sealed.seal(whole.head, rows, list(records("job-1", rows, 0)), False))
+    else:
+        store.erase("job-1")
+    assert audit_rows(store).faults == []
+    with store._database.transaction() as connection:
+        connection.execute(text(f"UPDATE jobs SET {name} = NULL WHERE job = 'job-1'"))
+        connection.execute(text(f"UPDATE jobs SET {name} = 1 WHERE job = 'job-2'"))
+    assert [(fault.job, fault.kind) for fault in audit_rows(store).faults] == [
+        ("job-1", "listing"),
+        ("job-2", "listing"),
+    ]
+    store.close()
+
+
+@pytest.mark.contract("LOG-3", "LOG-7")
+def test_the_fence_of_an_end_is_the_rows(log):
+    """The chain does not cover it, and an end needs no tenure: the row of a job that has ended stays as it was."""
+    last = log.rows[-1]
+    for fence in (0, 1, 3, 9):
+        changed = log._replace(rows=[*log.rows[:-1], last._replace(fence=fence)])
+        place = last.first if fence == 0 else last.last
+        assert (place, "fence") in faults(changed)
+    for fence in (1, 3, 9):
+        row = replace(log.row, fence=fence)
+        assert faults(log._replace(fence=fence, row=row)) == [(last.last, "fence")]
+    assert faults(without_content(log)._replace(fence=3, row=replace(log.row, erased_ms=1, fence=3))) == [
+        (last.last, "fence")
+    ]
+    assert faults(log._replace(fence=3, dated=False)) == []  # a file's row may be of a log that was restored before

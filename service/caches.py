@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..fsm.ports import EventLog
+from ..fsm.ports import EventLog, JobRow
 from ..fsm.spec import binding_of
 
 
-def left_over(log: EventLog, directory: Path) -> dict[str, bytes]:
-    """Ended jobs of this log that `directory` still has caches of, oldest first, each with its binding.
+def left_over(log: EventLog, directory: Path) -> list[str]:
+    """Ended jobs of this log that `directory` still has caches of, oldest first.
 
     What lies there of jobs that the log does not know may be another database's.
     """
-    folders = {path.name for path in directory.iterdir() if path.is_dir()}
-    if not folders:
-        return {}
-    ended = (row for row in log.rows() if row.finish is not None)
-    bindings = {row.job: binding_of(row.job, bytes.fromhex(row.identity)) for row in ended}
-    return {job: binding for job, binding in bindings.items() if binding.hex() in folders}
+    folders = {path.name for path in directory.iterdir()}
+    return (
+        [row.job for row in log.rows() if row.finish is not None and binding(row).hex() in folders] if folders else []
+    )
+
+
+def binding(row: JobRow) -> bytes:
+    """What a job's cache is bound to, and its folder named after."""
+    return binding_of(row.job, bytes.fromhex(row.identity))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..fsm.errors import JobNotEnded
 from ..fsm.ports import JobRow
-from ..fsm.spec import binding_of
+from .caches import binding
 from .seal import SealableLog
 
 
@@ -37,7 +37,7 @@ def erase(log: SealableLog, job: str, snapshots: Path | None = None) -> Erased:
 
         row = log.row(job)
         check_ended([row])
-        discard(snapshots, binding_of(job, bytes.fromhex(row.identity)))
+        discard(snapshots, binding(row))
     return Erased(job, log.erase(job))
 
 

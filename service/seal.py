@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from ..fsm.errors import ContentErased, Problem, SealRefused
 from ..fsm.load import load
-from ..fsm.ports import JobRow, Record
+from ..fsm.ports import EventLog, JobRow, Record
 from ..fsm.snapshot import Snapshot
 from ..fsm.thinned import ThinnedStep
 from ..fsm.transcript import Transcript
@@ -18,7 +18,7 @@ from ..store.stored import Stored
 from .audit import AuditedLog, audit
 
 
-class SealableLog(AuditedLog, KeepsLogs, Protocol):
+class SealableLog(EventLog, AuditedLog, KeepsLogs, Protocol):
     """A log that can be proven, and whose rows can be replaced."""
 
 

@@ -1,4 +1,4 @@
-"""Sweep: erase what is past its retention, and seal what ended long ago; one job a transaction."""
+"""Sweep: erase what is past its retention, seal what ended long ago, and remove caches that were left; job by job."""
 
 from __future__ import annotations
 
@@ -6,34 +6,43 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ..fsm.errors import ContentErased, Defect, Problem, Rejected
+from ..fsm.errors import CacheInUse, ContentErased, Defect, Problem, Rejected
+from .caches import binding, left_over
 from .erase import Erased, erase
 from .seal import SealableLog, Sealed, seal
 
 
-class Refused(NamedTuple):
-    """A job that could not be erased or sealed, and is as it was."""
+class Uncached(NamedTuple):
+    """An ended job whose cache was left on disk, and is removed."""
 
     job: str
-    what: Literal["erased", "sealed"]
+
+
+class Refused(NamedTuple):
+    """A job that could not be erased, sealed or rid of its cache, and is as it was."""
+
+    job: str
+    what: Literal["erased", "sealed", "uncached"]
     problem: Problem
 
 
-Heard = Callable[[Erased | Sealed | Refused], None]
+Heard = Callable[[Erased | Sealed | Uncached | Refused], None]
 
 
 class Due(NamedTuple):
-    """What a sweep would do now, oldest jobs first."""
+    """What a sweep would do now, oldest jobs first; `uncache` of jobs that have ended and still have a cache."""
 
     erase: list[str]
     seal: list[str]
+    uncache: list[str]
 
 
-def due(log: SealableLog, seal_after_ms: int | None) -> Due:
-    """Jobs whose content may not stay, and the others that ended `seal_after_ms` ago (None: none)."""
+def due(log: SealableLog, seal_after_ms: int | None, snapshots: Path | None = None) -> Due:
+    """Jobs whose content may not stay; of the others those that ended `seal_after_ms` ago (None: none), and caches."""
     gone = log.past_retention()
     old = [] if seal_after_ms is None else log.unsealed(seal_after_ms)
-    return Due(gone, [job for job in old if job not in set(gone)])
+    left = [] if snapshots is None else left_over(log, snapshots)
+    return Due(gone, *([job for job in jobs if job not in set(gone)] for jobs in (old, left)))
 
 
 def sweep(log: SealableLog, seal_after_ms: int | None, hear: Heard, snapshots: Path | None = None) -> bool:
@@ -41,8 +50,10 @@ def sweep(log: SealableLog, seal_after_ms: int | None, hear: Heard, snapshots: P
 
     A job that cannot be erased or sealed does not keep the others from it.
     """
-    found = due(log, seal_after_ms)
+    found = due(log, seal_after_ms, snapshots)
     scrubbed = erase_all(log, found.erase, hear, snapshots)
+    if snapshots is not None:
+        uncache_all(log, found.uncache, hear, snapshots)
     seal_all(log, found.seal, hear)
     return scrubbed
 
@@ -62,6 +73,18 @@ def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Pat
     finally:
         scrubbed = log.scrub()
     return scrubbed
+
+
+def uncache_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Path) -> None:
+    """Remove the caches of these jobs, which have ended; `hear` is told each, or why it was refused."""
+    from ..runtime.segments import discard
+
+    for job in jobs:
+        try:
+            discard(snapshots, binding(log.row(job)))
+            hear(Uncached(job))
+        except CacheInUse as problem:
+            hear(Refused(job, "uncached", problem))
 
 
 def seal_all(log: SealableLog, jobs: Iterable[str], hear: Heard) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...fsm.ports import EventLog
     from ..erase import Erased
     from ..seal import Sealed
-    from ..sweep import Refused
+    from ..sweep import Refused, Uncached
 
 _NAMES = typer.Argument(metavar="JOB", help="Names of jobs or families, or their beginnings.", show_default=False)
 _SNAPSHOTS = typer.Option(
@@ -42,6 +42,8 @@ SealAfter = Annotated[
     str | None,
     typer.Option("--seal-after", metavar="TIME", help="Also seal what ended so long ago, like 1d.", show_default=False),
 ]
+PAST = {"erase": "erased", "seal": "sealed", "uncache": "rid of its cache", "uncached": "rid of its cache"}
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what is due, and change nothing.")]
 
 
@@ -92,7 +94,7 @@ def sweep(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Erase what is past its --retain, and seal what ended long ago; to be run now and then."""
+    """Erase what is past its --retain, seal what ended long ago, remove what --snapshots has of ended jobs."""
     from ..sweep import due
     from ..sweep import sweep as sweep_jobs
 
@@ -103,12 +105,12 @@ def sweep(
             told.scrubbed = sweep_jobs(store, after_ms, told.hear, snapshots)
         return
     with opened(db) as store:
-        found = due(store, after_ms)
+        found = due(store, after_ms, snapshots)
     if json:
         terminal.write_json({"due": found._asdict()})
     else:
         for what, names in found._asdict().items():
-            terminal.write("".join(f"{name} would be {what}{'d' if what.endswith('e') else 'ed'}\n" for name in names))
+            terminal.write("".join(f"{name} would be {PAST[what]}\n" for name in names))
 
 
 def named(store: EventLog, names: list[str]) -> list[str]:
@@ -143,15 +145,18 @@ class Told:
                 terminal.say("what is told above is done; run the same command again for the rest")
             raise typer.Exit(FAILED) from problem
 
-    def hear(self, what: Erased | Sealed | Refused) -> None:
+    def hear(self, what: Erased | Sealed | Uncached | Refused) -> None:
         from ..seal import Sealed
-        from ..sweep import Refused
+        from ..sweep import Refused, Uncached
 
         if isinstance(what, Refused):
             self._refused = True
             self._jobs.append({"job": what.job, "refused": what.problem.facts()})
             reason = what.problem.reason if isinstance(what.problem, SealRefused) else what.problem
-            words = f"{what.job} is not {what.what}: {reason}"
+            words = f"{what.job} is not {PAST.get(what.what, what.what)}: {reason}"
+        elif isinstance(what, Uncached):
+            self._jobs.append({"job": what.job, "uncached": True})
+            words = f"{what.job} is {PAST['uncache']}"
         elif isinstance(what, Sealed):
             self._jobs.append({"job": what.job, "sealed": what.done, "tokens": what.tokens, "bytes": what.after})
             bytes_said = f"{what.tokens} tokens, {what.before:,} bytes before and {what.after:,} after"

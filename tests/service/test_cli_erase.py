@@ -14,6 +14,7 @@ from sqlalchemy import Engine, event, text
 
 from decodelog.fsm.ports import Command
 from decodelog.fsm.spec import binding_of
+from decodelog.runtime.segments import folder_of
 from decodelog.service.audit import verify
 from decodelog.service.database import opened
 from decodelog.store import chain, offer, scrub
@@ -214,7 +215,7 @@ def test_a_sweep_erases_what_is_past_its_retention_and_seals_what_is_old(model: 
     assert decodelog("submit", "--model", model, *REQUEST, "--retain", "0s", db=database_url).code == 0
     assert [row.retain_ms for row in jobs(database_url)] == [0, 604_800_000, None, 0]
     planned = decodelog("sweep", "--seal-after", "0s", "--dry-run", "--json", db=database_url).json
-    assert planned == {"due": {"erase": [gone], "seal": [later, kept]}}
+    assert planned == {"due": {"erase": [gone], "seal": [later, kept], "uncache": []}}
     assert decodelog("sweep", "--dry-run", db=database_url).stdout == f"{gone} would be erased\n"
     assert all(row.erased_ms is row.sealed_ms is None for row in jobs(database_url))
     told = decodelog("sweep", "--seal-after", "0s", "--json", db=database_url).json["jobs"]
@@ -223,6 +224,23 @@ def test_a_sweep_erases_what_is_past_its_retention_and_seals_what_is_old(model: 
     ]  # fmt: skip
     assert decodelog("sweep", "--seal-after", "0s", "--json", db=database_url).json["jobs"] == []
     assert decodelog("audit", db=database_url).code == 0
+
+
+def test_a_sweep_removes_the_caches_that_jobs_left_which_others_ended(
+    model: Path, sqlite_url: str, tmp_path: Path
+) -> None:
+    ended = run(model, sqlite_url)
+    assert decodelog("submit", "--model", model, *REQUEST, db=sqlite_url).code == 0
+    folders = [folder_of(tmp_path, binding_of(row.job, bytes.fromhex(row.identity))) for row in jobs(sqlite_url)]
+    for folder in (*folders, tmp_path / ("ab" * 32)):  # the last is another database's
+        folder.mkdir()
+        (folder / "rows").write_bytes(b"rows")
+    sweep = ("sweep", "--snapshots", tmp_path)
+    assert decodelog(*sweep, "--dry-run", db=sqlite_url).stdout == f"{ended} would be rid of its cache\n"
+    assert decodelog(*sweep, "--json", db=sqlite_url).json["jobs"] == [{"job": ended, "uncached": True}]
+    assert [folder.exists() for folder in folders] == [False, True]
+    assert (tmp_path / ("ab" * 32)).exists()
+    assert decodelog(*sweep, db=sqlite_url).stdout == ""
 
 
 def test_retention_is_in_no_identity_and_has_a_bound(model: Path, sqlite_url: str) -> None:
@@ -356,7 +374,7 @@ def test_a_job_that_cannot_be_erased_is_named_and_the_others_are(
         patched.setattr("os.unlink", refuse)
         told = decodelog(*command, *names, "--snapshots", tmp_path / "kept", "--json", db=sqlite_url)
     first, second = told.json["jobs"]
-    assert (told.code, first["job"], first["refused"]["code"]) == (1, stuck, "unwritable_output")
+    assert (told.code, first["job"], first["refused"]["code"]) == (1, stuck, "cache_in_use")
     assert second == {"job": free, "erased": True}
     assert [each.erased_ms is None for each in jobs(sqlite_url)] == [True, False]
     assert decodelog(*command, *names, "--snapshots", tmp_path / "kept", db=sqlite_url).code == 0

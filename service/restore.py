@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -43,14 +44,31 @@ class Back(NamedTuple):
     rows: int
 
 
+class Proven(NamedTuple):
+    """A file that is to be restored, after all of it was proven: its logs, and the tokens that its rows are of."""
+
+    bundle: Bundle
+    logs: list[Restorable]
+    spec: Spec | None
+    ids: list[int]
+
+
 def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[Back]:
     """Bring the jobs of a snapshot, or of an export, into a database; their caches' rows into the folder `kept`.
 
-    All of it is proven before anything changes: the file, the logs in it by an audit, where the job stands field by
-    field, and that the rows are of just its tokens. Restoring again changes nothing. Of a job whose content is erased
-    the chain is proven, and how it ended and its counts are the file's word: what would prove them is gone.
-    Errors: NotAnExport, BrokenSnapshot, ContentLeftOut, RestoreConflict, JobBusy, UnwritableOutput, and those of the
-    store.
+    Errors: those of `proven` and of `bring`.
+    """
+    with proven(path) as found:
+        return bring(store, found, kept)
+
+
+@contextmanager
+def proven(path: Path) -> Iterator[Proven]:
+    """Prove a file before anything changes.
+
+    That is the file itself, the logs in it by an audit, where the job stands field by field, and that the rows are of
+    just its tokens. Of a job whose content is erased the chain is proven, and how it ended and its counts are the
+    file's word: what would prove them is gone. Errors: NotAnExport, BrokenSnapshot, ContentLeftOut.
     """
     try:
         with _begun(path) as file:
@@ -60,23 +78,23 @@ def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[
             if spec is not None:
                 for _ in _parts(bundle, spec, ids):
                     pass
-            restored = store.restore(logs, dead_workers(store.owners()))
-            laid = 0
-            # Nobody would take away the rows of a job that has ended, and those of an erased one are its content.
-            if spec is not None and kept is not None and ids and restored[0].row.finish is None:
-                _put(kept, spec, _parts(bundle, spec, ids))
-                laid = len(ids)
+            yield Proven(bundle, logs, spec, ids)
     except OSError as error:
         raise NotAnExport(str(path), error.strerror or str(error)) from error
+
+
+def bring(store: DatabaseStore, found: Proven, kept: Path | None = None) -> list[Back]:
+    """Bring a proven file's jobs into a database, and rows into the folder `kept`; doing so again changes nothing.
+
+    Errors: RestoreConflict, JobBusy, UnwritableOutput, and those of the store.
+    """
+    bundle, logs, spec, ids = found
+    restored, laid = store.restore(logs, dead_workers(store.owners())), 0
+    # Nobody would take away the rows of a job that has ended, and those of an erased one are its content.
+    if spec is not None and kept is not None and ids and restored[0].row.finish is None:
+        _put(kept, spec, _parts(bundle, spec, ids))
+        laid = len(ids)
     return [_back(done, laid) for done in restored]
-
-
-def check_readable(path: Path) -> None:
-    """Errors: NotAnExport for a file that cannot be read, or that does not begin as what is restored does."""
-    try:
-        _begun(path).close()
-    except OSError as error:
-        raise NotAnExport(str(path), error.strerror or str(error)) from error
 
 
 def _begun(path: Path) -> BinaryIO:

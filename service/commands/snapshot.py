@@ -92,14 +92,12 @@ def restore(file: File, snapshots: Kept = None, db: options.Database = None, jso
     """Bring the jobs of a file into the database, after proving all of it; what is there already stays."""
     from ...fsm.errors import UnsupportedDatabase
     from ...store.engine import DatabaseStore
-    from ..restore import check_readable
-    from ..restore import restore as restore_file
+    from ..restore import bring, proven
 
-    check_readable(file)  # before a database is made for it
-    with opened(db, create=True) as store:
+    with proven(file) as found, opened(db, create=True) as store:  # no database is made for a file that is none
         if not isinstance(store, DatabaseStore):
             raise UnsupportedDatabase("memory://", "what is restored there ends with this process")
-        done = restore_file(store, file, snapshots)
+        done = bring(store, found, snapshots)
     if json:
         terminal.write_json([each._asdict() for each in done])
         return

@@ -295,11 +295,15 @@ def test_a_job_that_a_restore_brings_to_its_end_keeps_no_snapshot(stage, there, 
         assert connection.execute(snapshots.select()).all() == []
 
 
-def test_a_file_that_cannot_be_restored_makes_no_database(tmp_path):
+def test_a_file_that_cannot_be_restored_makes_no_database(stage, tmp_path):
     (tmp_path / "text").write_text("something else")
-    for name in ("nowhere", "text"):
+    stage.take(stage.submit(), tmp_path / "whole")
+    data = bytearray((tmp_path / "whole").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "damaged").write_bytes(data)
+    for name, code in (("nowhere", "not_an_export"), ("text", "not_an_export"), ("damaged", "broken_snapshot")):
         refused = decodelog("restore", tmp_path / name, "--json", db=f"sqlite:///{tmp_path / 'made.db'}")
-        assert (refused.code, refused.error["code"]) == (2, "not_an_export")
+        assert (refused.code, refused.error["code"]) == (2, code)
     assert not (tmp_path / "made.db").exists()
 
 

@@ -10,7 +10,7 @@ from test_known_faults import ENDLESS, decoding
 
 from decodelog.fsm.compare import compare
 from decodelog.fsm.ports import Store
-from decodelog.service.compare import plain, reexecuted, run_in, told
+from decodelog.service.compare import against_reexecution, plain, reexecuted, run_in, told
 
 pytestmark = pytest.mark.contract("RES-3", "RES-4", "LOG-3")
 
@@ -30,10 +30,10 @@ def test_a_killed_and_resumed_job_is_the_run_that_nobody_killed(store: Store, dr
     turn(engine(store, of, job), 4)
     finish(engine(store, of, job, worker="second", form="reexecute"))
     assert_audited(store)
-    left, right = run_in(store, job), reexecuted(store, of, job)
-    assert compare(left, right) is None
-    assert plain(None, len(left.steps)) == {"same": True, "steps": len(left.steps)}
-    assert told(None, len(left.steps)).startswith("the same at all 6 levels")
+    verdict, steps = against_reexecution(store, of, job), len(run_in(store, job).steps)
+    assert verdict == (None, steps, "state", (True, True))
+    assert told(verdict) == f"the same at all 6 levels, {steps} steps"
+    assert (plain(verdict)["same"], plain(verdict)["steps"]) == (True, steps)
 
 
 @pytest.mark.parametrize("form", ["prefill", "reexecute"])
@@ -61,9 +61,9 @@ def test_another_model_is_found_out(store: Store) -> None:
     done = run(store, model("Hello"))
     other = model("Jello")
     other.facts = model("Hello").facts  # it says that it is the same
-    found = compare(run_in(store, done["job"]), reexecuted(store, other, done["job"]))
-    assert found is not None
-    assert (found.step, found.level, found.name) == (0, "tensor", "scores")
-    assert told(found, 6).startswith("tensor: step 0 differs in scores")
-    facts = plain(found, 6)
+    verdict = against_reexecution(store, other, done["job"])
+    assert verdict.found is not None
+    assert verdict.found[:3] == (0, "tensor", "scores")
+    assert told(verdict).startswith("tensor: step 0 differs in scores")
+    facts = plain(verdict)
     assert (facts["same"], facts["level"], len(facts["left"])) == (False, "tensor", 64)

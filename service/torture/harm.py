@@ -23,12 +23,12 @@ from ..database import SQLITE_PREFIX
 from .campaign import Campaign
 from .child import Mark, Running
 from .databases import Ground, OwnServer, PostgresGround, SqliteGround
-from .siege import BUSY_MS, LATE_S, PATIENCE_MS, Siege
+from .siege import AWAY, BUSY_MS, LATE_S, PATIENCE_MS, Siege
 from .signals import held_back
 
 DISK_BYTES = {"sqlite": 16 << 20, "postgres": 160 << 20}
 BLOCK_BYTES = 4096
-LEFT_BLOCKS = 4  # at most, of a disk that is to be full after a few appends
+LEFT_BLOCKS = 2  # at most, of a disk that is to be full after a few appends
 HELD = "held"
 
 
@@ -120,11 +120,20 @@ def disk_full(siege: Siege) -> Iterator[float]:
         siege.look()
         fill(ballast, round(LEFT_BLOCKS * siege.draw()))
         yield full_s
+        if full_s >= longer_s():
+            yield from until_met(siege)
         ballast.unlink()
         if isinstance(ground, PostgresGround) and ground.server is not None:
             ground.server.start()  # where it could not go on itself
             yield from until_back(ground)
         siege.look()
+
+
+def until_met(siege: Siege) -> Iterator[float]:
+    """Wait until a worker has ended by the harm, for a slow machine's sake; should none, until there is none left."""
+    late = time.monotonic() + LATE_S
+    while not (siege.over or any(siege.ended[error] for error in AWAY)) and time.monotonic() < late:
+        yield 0.05
 
 
 def fill(ballast: Path, left: int) -> None:

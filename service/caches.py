@@ -13,10 +13,9 @@ def left_over(log: EventLog, directory: Path) -> list[str]:
 
     What lies there of jobs that the log does not know may be another database's.
     """
-    folders = {path.name for path in directory.iterdir()}
-    return (
-        [row.job for row in log.rows() if row.finish is not None and binding(row).hex() in folders] if folders else []
-    )
+    if not (folders := {path.name for path in directory.iterdir()}):
+        return []
+    return [row.job for row in log.rows() if row.finish is not None and binding(row).hex() in folders]
 
 
 def binding(row: JobRow) -> bytes:

@@ -22,7 +22,7 @@ class Refused(NamedTuple):
     """A job that could not be erased, sealed or rid of its cache, and is as it was."""
 
     job: str
-    what: Literal["erased", "sealed", "uncached"]
+    what: Literal["erase", "seal", "uncache"]
     problem: Problem
 
 
@@ -69,7 +69,7 @@ def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Pat
             try:
                 hear(erase(log, job, snapshots))
             except (Rejected, Defect) as problem:
-                hear(Refused(job, "erased", problem))
+                hear(Refused(job, "erase", problem))
     finally:
         scrubbed = log.scrub()
     return scrubbed
@@ -84,7 +84,7 @@ def uncache_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: P
             discard(snapshots, binding(log.row(job)))
             hear(Uncached(job))
         except CacheInUse as problem:
-            hear(Refused(job, "uncached", problem))
+            hear(Refused(job, "uncache", problem))
 
 
 def seal_all(log: SealableLog, jobs: Iterable[str], hear: Heard) -> None:
@@ -95,4 +95,4 @@ def seal_all(log: SealableLog, jobs: Iterable[str], hear: Heard) -> None:
         except ContentErased:
             continue
         except (Rejected, Defect) as problem:
-            hear(Refused(job, "sealed", problem))
+            hear(Refused(job, "seal", problem))

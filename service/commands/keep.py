@@ -42,7 +42,7 @@ SealAfter = Annotated[
     str | None,
     typer.Option("--seal-after", metavar="TIME", help="Also seal what ended so long ago, like 1d.", show_default=False),
 ]
-PAST = {"erase": "erased", "seal": "sealed", "uncache": "rid of its cache", "uncached": "rid of its cache"}
+PAST = {"erase": "erased", "seal": "sealed", "uncache": "rid of its cache"}
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what is due, and change nothing.")]
 
@@ -153,7 +153,7 @@ class Told:
             self._refused = True
             self._jobs.append({"job": what.job, "refused": what.problem.facts()})
             reason = what.problem.reason if isinstance(what.problem, SealRefused) else what.problem
-            words = f"{what.job} is not {PAST.get(what.what, what.what)}: {reason}"
+            words = f"{what.job} is not {PAST[what.what]}: {reason}"
         elif isinstance(what, Uncached):
             self._jobs.append({"job": what.job, "uncached": True})
             words = f"{what.job} is {PAST['uncache']}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing, suppress
 
 import pytest
+from shown import Shown, faults
 from sqlalchemy import text
 from steps import Writer, admit, digest, write
 
@@ -29,20 +30,6 @@ def log() -> StoredLog:
     (whole,) = store.logs("job-1")
     assert [row.first for row in whole.rows if row.anchor] == [1, 62, 128]
     return whole
-
-
-class Shown:
-    """A store that shows one log."""
-
-    def __init__(self, log: StoredLog) -> None:
-        self.log = log
-
-    def logs(self, job=None):
-        return iter([self.log])
-
-
-def faults(log: StoredLog) -> list[tuple[int, str]]:
-    return [(fault.sequence, fault.kind) for fault in audit_rows(Shown(log)).faults]
 
 
 def changed(log: StoredLog, index: int, **fields) -> StoredLog:

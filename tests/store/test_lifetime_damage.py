@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from shown import faults
 from sqlalchemy import text
 from steps import Writer, admit, digest, write
 
@@ -19,20 +20,6 @@ from decodelog.store.erased import erased
 from decodelog.store.memory_log import MemoryStore
 
 HOUR_MS = 3_600_000
-
-
-class Shown:
-    """A store that shows one log."""
-
-    def __init__(self, log: StoredLog) -> None:
-        self.log = log
-
-    def logs(self, job=None):
-        return iter([self.log])
-
-
-def faults(log: StoredLog) -> list[tuple[int, str]]:
-    return [(fault.sequence, fault.kind) for fault in audit_rows(Shown(log)).faults]
 
 
 def ended(store, job: str = "job-1") -> None:

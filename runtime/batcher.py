@@ -49,11 +49,12 @@ class Batcher:
         at: Reached = unheard,
         spare: int = 0,
     ) -> None:
-        self._model = model
+        self.model = model
         self._at = at
         self._form = form
         self._segments = segments
         self._spare = spare
+        self._sessions: dict[int, Caller] = {}
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
 
     def call(self, jobs: Iterable[Job]) -> list[Called]:
@@ -68,16 +69,16 @@ class Batcher:
             if job.lane is not None and job.token is not None and not job.state.tenure.failures:
                 together[width].append(job)
             else:
-                done += self._guarded(width, [job])
-        for width, mates in together.items():
-            done += self._guarded(width, mates)
+                done += self._guarded([job])
+        for mates in together.values():
+            done += self._guarded(mates)
         if self._segments is not None:
             for result in done:
                 self._keep(result.job)
         return done
 
     def _keep(self, job: Job, least: int | None = None) -> None:
-        session = self._session(job) if job.lane is not None else None
+        session = self.session(job) if job.lane is not None else None
         if self._segments is not None and isinstance(session, Session):
             self._segments.follow(job, session, least)
 
@@ -93,20 +94,24 @@ class Batcher:
     def release(self, job: Job) -> None:
         """Give the job's lane back; its state is never used again."""
         if job.lane is not None:
-            self._session(job).release(job.lane)
+            self.session(job).release(job.lane)
             job.lane = None
 
-    def _session(self, job: Job) -> Caller:
-        return self._model.session(job.state.spec.envelope.runtime.batch_width)
+    def session(self, job: Job) -> Caller:
+        """The session of the job's batch width, opened when the first such job comes. Errors: UnequalRows."""
+        width = job.state.spec.envelope.runtime.batch_width
+        if width not in self._sessions:
+            self._sessions[width] = self.model.session(width)
+        return self._sessions[width]
 
-    def _guarded(self, width: int, jobs: Sequence[Job]) -> list[Called]:
+    def _guarded(self, jobs: Sequence[Job]) -> list[Called]:
         """ALL_OLD where a call fails; its lane may have been touched, so it is given up."""
         try:
-            return self._call(self._model.session(width), jobs)
+            return self._call(self.session(jobs[0]), jobs)
         except Exception as fault:
             if len(jobs) > 1:
                 # No lane moved. Each is called again by itself, and only those that fail alone have failed.
-                return [called for job in jobs for called in self._guarded(width, [job])]
+                return [called for job in jobs for called in self._guarded([job])]
             cause = fault.code if isinstance(fault, Problem) else f"model_call.{type(fault).__name__}"
             for job in jobs:
                 self.release(job)
@@ -185,7 +190,7 @@ class Batcher:
 
     def _scored(self, job: Job, report: Command, scores: Tensor, watched: PromptScores) -> Called:
         """A call that has scored the job's prompt too."""
-        tokens = watched.tokens(self._model.text)
+        tokens = watched.tokens(self.model.text)
         if isinstance(tokens, NonFiniteScores):
             self.release(job)
             return Called(job, numeric_fault(tokens))

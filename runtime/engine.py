@@ -92,7 +92,9 @@ class Engine:
         again.
         """
         job.parser = self._parser(job)
-        recorded = self.model.recorded if job.parser is None else (*self.model.recorded, LIBRARY)
+        recorded = [*self.model.recorded, *self._batcher.session(job).recorded]
+        if job.parser is not None:
+            recorded.append(LIBRARY)
         start = StartAttempt(job.claim.fence, worker, tuple(sorted(recorded)))
         commands: list[Command] = [start]
         wish = job.state.spec.wish

@@ -21,8 +21,7 @@ from ..fsm.spec import Spec
 from ..fsm.transition import RebuildLanes
 from .batcher import Batcher
 from .job import Job
-from .model import Model
-from .segments import ROWS_MAX, Segments, digest_of, file_name, folder_of, link_of, origin
+from .segments import ROWS_MAX, digest_of, file_name, folder_of, link_of, origin
 from .session import Decode, Session
 
 
@@ -51,29 +50,29 @@ class Lanes(NamedTuple):
 
 
 @contextmanager
-def lanes_of(job: Job, model: Model, form: str, segments: Segments | None, repaired: bool) -> Iterator[Lanes | None]:
+def lanes_of(job: Job, batcher: Batcher, repaired: bool) -> Iterator[Lanes | None]:
     """The job's lanes, at its processed frontier, for as long as the block lasts; None where the model has no K/V rows.
 
-    form       how rows that are not in `segments` are made (see `Batcher`)
+    batcher    has the job's lane, or brings it back; with a spare row where repaired
     repaired   let a call append the unprocessed suffix, whose scores are discarded; the log does not hear of it
     Errors: what a call can fail with, as `CallFailed`.
     """
-    session = model.session(job.state.spec.envelope.runtime.batch_width)
+    session = batcher.session(job)
     if not isinstance(session, Session):
         yield None
         return
     try:
-        yield _lanes(job, model, session, form, segments, repaired)
+        yield _lanes(job, batcher, session, repaired)
     finally:
         if job.lane is not None:
             session.release(job.lane)
             job.lane = None
 
 
-def _lanes(job: Job, model: Model, session: Session, form: str, segments: Segments | None, repaired: bool) -> Lanes:
+def _lanes(job: Job, batcher: Batcher, session: Session, repaired: bool) -> Lanes:
     frontier, recomputed = job.state.frontier, 0
     if job.lane is None and frontier.processed:
-        (called,) = Batcher(model, form, segments, spare=int(repaired)).call([job])
+        (called,) = batcher.call([job])
         if not isinstance(report := called.report[0], RebuildLanes):
             raise CallFailed(f"the lanes of job {job.name} could not be rebuilt ({report})")
         recomputed = report.tokens

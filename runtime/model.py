@@ -23,7 +23,13 @@ class Text(TextPort, Protocol):
 
 
 class Caller(Protocol):
-    """A session: lanes, and model calls that advance all of their lanes or none."""
+    """A session: lanes, and model calls that advance all of their lanes or none.
+
+    recorded  facts of its calls, as (name, value) pairs: recorded with each tenure
+    """
+
+    @property
+    def recorded(self) -> tuple[tuple[str, str], ...]: ...
 
     def open(self, request: str, positions: int) -> Lane:
         """An empty lane with room for `positions` rows."""
@@ -39,7 +45,11 @@ class Caller(Protocol):
 
 
 class Model(Protocol):
-    """One artifact, loaded. `session(width)` computes decodes in calls of exactly `width` rows."""
+    """One artifact, loaded; any number of threads may share it.
+
+    session(width)  opens a session of the caller's own, for one thread, for jobs of that batch width: what it computes
+                    of a row depends on no other row. Errors: UnequalRows
+    """
 
     @property
     def facts(self) -> ArtifactFacts: ...

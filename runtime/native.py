@@ -1,4 +1,4 @@
-"""A checkpoint directory as the crank sees it: the native decoder, its tokenizer, and one session a batch width."""
+"""A checkpoint directory as the crank sees it: the native decoder, its tokenizer, and sessions of any batch width."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class NativeModel:
         self._directory = directory
         self._device = device
         self._lanes = lanes
-        self._sessions: dict[int, Session] = {}
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -45,12 +44,10 @@ class NativeModel:
         return tuple(sorted((name, str(value)) for name, value in runtime_facts(self.decoder).items()))
 
     def session(self, width: int) -> Session:
-        """The session whose decode calls have exactly `width` rows."""
-        if width not in self._sessions:
-            context = self.facts.context_tokens_max
-            arena = self.decoder.new_arena(self._lanes, min(POSITIONS_FIRST, context), positions_max=context)
-            self._sessions[width] = Session(self.decoder, arena, width=width)
-        return self._sessions[width]
+        """A new session for jobs of this batch width, with lanes of its own. Errors: UnequalRows."""
+        context = self.facts.context_tokens_max
+        arena = self.decoder.new_arena(self._lanes, min(POSITIONS_FIRST, context), positions_max=context)
+        return Session(self.decoder, arena, width=width)
 
 
 def framework_facts(device_class: str) -> RuntimeFacts:

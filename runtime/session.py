@@ -5,7 +5,7 @@ rosters and that nothing moved meanwhile, and only then lets all lanes advance. 
 lane is what it was (ALL_OLD): rows at or beyond a lane's length are scratch, so a failed or abandoned call needs no
 repair, and committed rows are never written again.
 
-A session is not thread-safe: one thread prepares and selects.
+A session belongs to the first thread that uses it, and refuses any other by name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice, repeat
+from threading import Thread, current_thread
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -34,11 +35,13 @@ from ..fsm.errors import (
     ScoreNotConsumable,
     SessionClosed,
     SessionMismatch,
+    SessionOfAnotherThread,
     TokenOutOfRange,
 )
 from .caches.arena import Arena, Lane
 from .caches.binding import verify_binding
 from .models.decoder import Decoder, Segment, Watch
+from .models.probe import call_rows
 from .models.work import Work, work_of_call
 from .rosters import Bound, Evidence, Passport, Ticket, require_complete
 
@@ -65,22 +68,28 @@ class Session:
 
     width          rows of every decode call: dummy rows fill up, larger batches take several calls. A row's result then
                    does not depend on its mates, on their number, or on its slot; it does depend on the width.
+    call_rows      the rows that decode calls really have here: `width`, unless calls of that many do not treat their
+                   rows alike on this stack (see `probe`)
     prefill_chunk  positions of one prefill pass; None takes a prompt in one
     work           counters of the selected calls since the last reset
     """
 
     def __init__(self, decoder: Decoder, arena: Arena, *, width: int = 1, prefill_chunk: int | None = None) -> None:
-        """Errors: SessionMismatch, naming what the cache and the model disagree on; ValueError for the two sizes."""
+        """Errors: SessionMismatch, naming what the cache and the model disagree on; UnequalRows; ValueError for the two
+        sizes."""
         if width < 1 or (prefill_chunk is not None and prefill_chunk < 1):
             raise ValueError("width and prefill_chunk are at least 1")
         verify_binding(arena, decoder.abi, decoder.binding(), decoder.config.context, decoder.device)
         self.decoder, self.arena, self.width, self.prefill_chunk = decoder, arena, width, prefill_chunk
         self.work = Work()
-        self._workspace = decoder.workspace(width)
+        self.call_rows = call_rows(decoder, width)
+        self._workspace = decoder.workspace(self.call_rows)
         self._parameters = decoder.parameters()
         self._revisions = arena.binding.revisions
         self._event = 0
+        self._owner: Thread | None = None
         self._guard = _refuse_optimizer_steps(self)
+        weakref.finalize(self, self._guard.remove)
         self._closed = False
 
     def __enter__(self) -> Session:
@@ -94,6 +103,14 @@ class Session:
         self._guard.remove()
         self._closed = True
 
+    @property
+    def recorded(self) -> tuple[tuple[str, str], ...]:
+        """What the probe of this stack has found, as (name, value) pairs."""
+        return ("call_rows", str(self.call_rows)), (
+            "rows_probed",
+            "alike in every row and slot, with and without mates",
+        )
+
     # ---- lanes -----------------------------------------------------------------------------------------------------
 
     def open(self, request: str, positions: int) -> Lane:
@@ -102,11 +119,13 @@ class Session:
         return self.arena.reserve(request, positions)
 
     def release(self, lane: Lane) -> None:
-        """Give the lane's slot back. Errors: ForeignLane."""
+        """Give the lane's slot back. Errors: ForeignLane, SessionOfAnotherThread."""
+        self._check_thread()
         self.arena.release(lane)
 
     def reset(self, lane: Lane | None = None) -> None:
         """Empty one lane, or every lane and the counters. Storage and binding stay; prepared calls become stale."""
+        self._check_thread()
         if lane is not None:
             self.arena.check(lane)
         for each in self.arena.lanes.values() if lane is None else (lane,):
@@ -120,6 +139,7 @@ class Session:
 
         start, stop   within the lane's length. Errors: ForeignLane; ValueError for a range that is no state.
         """
+        self._check_thread()
         self.arena.check(lane)
         if not 0 <= start < stop <= lane.length:
             raise ValueError(f"rows {start} to {stop} of a lane of {lane.length}")
@@ -198,6 +218,7 @@ class Session:
 
     def discard(self, ticket: Ticket) -> None:
         """ALL_OLD by decision (a cancel or a timeout in flight): the ticket can no longer be selected. Idempotent."""
+        self._check_thread()
         if ticket.state == "prepared":
             ticket.state = "discarded"
 
@@ -206,6 +227,14 @@ class Session:
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosed
+        self._check_thread()
+
+    def _check_thread(self) -> None:
+        caller = current_thread()
+        if self._owner is not caller:
+            if self._owner is not None:
+                raise SessionOfAnotherThread(self._owner.name, caller.name)
+            self._owner = caller
 
     def _check_revisions(self) -> None:
         revisions = [parameter._version for parameter in self._parameters]
@@ -264,7 +293,7 @@ class Session:
         return Bound(lane, Passport(lane.request, lane.generation, lane.slot, lane.length, stop), lane.staging, work)
 
     def _run(self, calls: Sequence[Prefill | Decode], rows: tuple[Bound, ...]) -> list[tuple[Evidence, int]]:
-        """One pass for each prompt, one for each `width` decodes; the evidence in the order of the calls."""
+        """One pass for each prompt, one for each `call_rows` decodes; the evidence in the order of the calls."""
         places: dict[int, tuple[Evidence, int]] = {}
         decodes = []
         for index, call in enumerate(calls):
@@ -273,7 +302,7 @@ class Session:
             else:
                 decodes.append((index, call.token))
         pending = iter(decodes)
-        while batch := list(islice(pending, self.width)):
+        while batch := list(islice(pending, self.call_rows)):
             segments = [Segment(calls[index].lane.slot, rows[index].passport.start, 1) for index, _ in batch]
             tokens = [token for _, token in batch]
             evidence = self.decoder.forward(self.arena, self._workspace, tokens, segments, self._event)
@@ -291,7 +320,7 @@ class Session:
         for start in starts:
             chunk, last = list(call.tokens[start : start + size]), start == starts[-1]
             segment = Segment(passport.slot, start, len(chunk))
-            work = self.decoder.workspace(len(chunk))
+            work = self.decoder.workspace(len(chunk), apart=False)
             evidence = self.decoder.forward(self.arena, work, chunk, [segment], self._event, last, call.watch)
             stages &= evidence.stages | (0 if last else self.decoder.head_stages)
             landed &= evidence.landed[0]

@@ -21,6 +21,7 @@ WARN: Grade = "warn"
 FAIL: Grade = "fail"
 
 PYTHON_MIN = (3, 11)
+WIDTHS = (*range(1, 9), 12, 16, 32, 64)  # tried by the check of rows
 FREE_BYTES_MIN = 1 << 30  # a fetch needs about this much at once: the download, and the converted weights
 
 
@@ -40,6 +41,7 @@ def examine(url: str, home: Path) -> Iterator[Check]:
         "torch": _torch,
         "postgresql driver": _driver,
         "models": lambda: _models(home),
+        "rows": lambda: _rows(home),
         "models folder": lambda: _folder("models folder", home, "set DECODELOG_HOME to a folder of yours"),
         "database": lambda: _database(url),
         "database folder": lambda: _database_folder(url),
@@ -89,6 +91,24 @@ def _models(home: Path) -> Check:
         names = ", ".join(listing.name for listing in listings)
         return Check("models", WARN, f"none in {home}", f"run `decodelog model fetch {names.split(', ')[0]}`")
     return Check("models", OK, f"{', '.join(listing.name for listing in here)}: every file has its hash")
+
+
+def _rows(home: Path) -> Check:
+    """Which batch widths have calls of their own here, and which need calls of more or fewer rows (see `probe`)."""
+    from ..runtime.artifacts import list_models
+    from ..runtime.models.decoder import load_decoder
+    from ..runtime.models.probe import call_rows
+
+    found = []
+    for listing in list_models(home):
+        if listing.fetched:
+            decoder = load_decoder(listing.directory)
+            rows = {width: call_rows(decoder, width) for width in WIDTHS}
+            others = ", ".join(f"{width} as {count}" for width, count in rows.items() if width != count)
+            as_what = f"widths computed as others: {others}" if others else "every width as it is"
+            found.append(f"{listing.name}: {as_what}")
+    told = f"each row's bits are its own at widths {WIDTHS[0]} to {WIDTHS[-1]}"
+    return Check("rows", OK, f"{told}; {'; '.join(found)}" if found else "no model to try them with")
 
 
 def _database(url: str) -> Check:

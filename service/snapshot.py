@@ -20,6 +20,7 @@ from .export import check_writable, write_whole
 from .incarnation import dead_workers
 
 if TYPE_CHECKING:
+    from ..runtime.batcher import Batcher
     from ..runtime.job import Job
     from ..runtime.lanes import Lanes
     from ..runtime.model import Model
@@ -82,14 +83,15 @@ def take(
     """
     check_writable(out, how.force)
     with _looking_into(how.kept) as segments:
-        if model is None or how.form != REPAIRED or store.row(job).status.terminal:
-            return _write(store, model, job, out, how, segments)
+        batcher = None if model is None else _batcher(model, how, segments)
+        if batcher is None or how.form != REPAIRED or store.row(job).status.terminal:
+            return _write(store, batcher, job, out, how)
         claims = store.claim(worker, LEASE_MS, 1, [job], dead=dead_workers(store.owners()))
         if not claims:
             raise JobBusy(job, store.row(job).owner or "a worker that has just let it go")
         try:
-            held, recorded = _processed(store, model, claims[0], worker, how, segments)
-            return _write(store, model, job, out, how, segments, held, recorded)
+            held, recorded = _processed(store, batcher, claims[0], worker)
+            return _write(store, batcher, job, out, how, held, recorded)
         finally:
             store.release(worker, [job])
 
@@ -108,23 +110,25 @@ def _looking_into(kept: Path | None) -> Iterator[Segments | None]:
         segments.close()
 
 
-def _processed(
-    store: DatabaseStore | MemoryStore, model: Model, claim: Claim, worker: str, how: How, segments: Segments | None
-) -> tuple[Job, int]:
+def _batcher(model: Model, how: How, segments: Segments | None) -> Batcher:
+    from ..runtime.batcher import Batcher
+
+    return Batcher(model, how.rebuild, segments, spare=int(how.form == REPAIRED))
+
+
+def _processed(store: DatabaseStore | MemoryStore, batcher: Batcher, claim: Claim, worker: str) -> tuple[Job, int]:
     """The job after the call that it owes, made and recorded, and how many tokens had to be computed again for it.
 
     A job that owes another step has nothing to process.
     """
-    from ..runtime.batcher import Batcher
     from ..runtime.engine import Engine
     from ..runtime.job import Job
     from .compose import admit_job
 
     held = Job.load(store, claim)
-    admit_job(held, model)
+    admit_job(held, batcher.model)
     before = held.state.tenure.recomputed
-    Engine(store, model).adopt(held, worker)
-    batcher = Batcher(model, how.rebuild, segments)
+    Engine(store, batcher.model).adopt(held, worker)
     while next_step(held.state) is Step.CALL:
         (called,) = batcher.call([held])
         held.record(store, *called.report)
@@ -135,11 +139,10 @@ def _processed(
 
 def _write(
     store: DatabaseStore | MemoryStore,
-    model: Model | None,
+    batcher: Batcher | None,
     job: str,
     out: Path,
     how: How,
-    segments: Segments | None,
     held: Job | None = None,
     recorded: int = 0,
 ) -> Taken:
@@ -151,14 +154,14 @@ def _write(
         raise BrokenSnapshot(job, log.damage or "its log does not end where its row says")
     with ExitStack() as stack:
         lanes: Lanes | None = None
-        if model is not None:
+        if batcher is not None:
             from ..runtime.job import Job
             from ..runtime.lanes import lanes_of
             from .compose import admit_job
 
             held = held or Job.at(Claim(job, log.fence, head, row.model), head, transcript)
-            admit_job(held, model)
-            lanes = stack.enter_context(lanes_of(held, model, how.rebuild, segments, how.form == REPAIRED))
+            admit_job(held, batcher.model)
+            lanes = stack.enter_context(lanes_of(held, batcher, how.form == REPAIRED))
         abi, rows, computed = ("", 0, 0) if lanes is None else lanes[:3]
         standing = Standing(how.form, facts_of(state), abi, rows)
         parts = () if lanes is None else lanes.parts

@@ -51,6 +51,8 @@ from .call import (
     ForeignLane as ForeignLane,
     SessionMismatch as SessionMismatch,
     SessionClosed as SessionClosed,
+    SessionOfAnotherThread as SessionOfAnotherThread,
+    UnequalRows as UnequalRows,
     OptimizerStepRefused as OptimizerStepRefused,
     CallFailed as CallFailed,
     PreparedCacheChanged as PreparedCacheChanged,

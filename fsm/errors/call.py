@@ -100,6 +100,31 @@ class SessionClosed(Rejected):
 
 
 @dataclass(eq=False)
+class SessionOfAnotherThread(Rejected):
+    """A session has one set of buffers; two threads in it would compute rows out of each other's numbers."""
+
+    code = "session_of_another_thread"
+    says = (
+        "this session belongs to the thread {owner}, and {caller} called it; "
+        "open a session of its own in each thread: they may share the model's weights"
+    )
+    owner: str
+    caller: str
+
+
+@dataclass(eq=False)
+class UnequalRows(Rejected):
+    """A probe of the running stack found that what a call computes of a row depends on the row's place (POL-7)."""
+
+    code = "unequal_rows"
+    says = (
+        "on this machine no call can serve a batch width of {width}: the same request has other bits in another slot; "
+        "run the job elsewhere, or with another build of torch or number of threads"
+    )
+    width: int
+
+
+@dataclass(eq=False)
 class OptimizerStepRefused(Rejected):
     code = "optimizer_step_refused"
     says = "a session is reading these parameters, so nothing was updated; close the session before the optimizer steps"

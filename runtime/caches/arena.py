@@ -16,6 +16,8 @@ from torch import Tensor
 from ...fsm.errors import ForeignLane, LaneTooLarge, NoFreeSlot
 from .abi import Binding, CacheAbi
 
+ALIGNED = 32  # positions: 128 bytes at least, whatever head and dtype
+
 
 @dataclass(slots=True, eq=False)
 class Lane:
@@ -125,7 +127,11 @@ class Arena:
         return list(map(Window, fresh, keys, values))
 
     def _storage(self, positions: int) -> Tensor:
-        """A fresh tensor. Pages are touched only where rows are written, so unused capacity costs no memory."""
-        shape = (self.abi.layers, self.slots, 2, self.abi.kv_heads, positions, self.abi.head_dim)
+        """A fresh tensor. Pages are touched only where rows are written, so unused capacity costs no memory.
+
+        Each head of each slot begins at an aligned address, so that a call computes the same in every slot.
+        """
+        aligned = -(-positions // ALIGNED) * ALIGNED
+        shape = (self.abi.layers, self.slots, 2, self.abi.kv_heads, aligned, self.abi.head_dim)
         with torch.inference_mode(False):
-            return torch.empty(shape, dtype=self.abi.dtype, device=self.device)
+            return torch.empty(shape, dtype=self.abi.dtype, device=self.device)[..., :positions, :]

@@ -7,6 +7,7 @@ V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from ..caches.abi import Binding, CacheAbi
 from ..caches.arena import Arena, Window
 from ..rosters import Evidence, Owner, Roster
 from .config import DecoderConfig, read_config
-from .parameters import Parameters, take_parameters
+from .parameters import Parameters, padded, take_parameters
 from .weights import Checkpoint
 from .workspace import Workspace
 
@@ -50,12 +51,17 @@ class Decoder:
 
     def __init__(self, config: DecoderConfig, weights: Parameters) -> None:
         self.config, self.weights = config, weights
+        self.probed: dict[tuple[int, int], bool] = {}  # of `probe`: whether rows are alike, by rows and threads
         self.dtype, self.device = weights.embedding.dtype, weights.embedding.device
         layers = range(config.layers)
         self.stages = Roster(("embedding", *(f"block.{i}" for i in layers), "final_norm", "head", "output_row"))
         self.lanes = Roster(tuple(f"block.{i}.{part}" for i in layers for part in ("key", "value")))
         self.head_stages = self.stages.full & ~((2 << config.layers) - 1)
         self._rotary = config.rope.table(0, config.head_dim)
+        # Values, and what pads them, are not turned.
+        turned, fused = (config.heads + config.kv_heads), config.heads + 2 * config.kv_heads
+        still = padded(fused * config.head_dim) // 2 - turned * config.head_dim // 2
+        self._still = torch.ones(1, still, dtype=torch.complex64, device=self.device)
 
     # ---- identity --------------------------------------------------------------------------------------------------
 
@@ -78,11 +84,16 @@ class Decoder:
         limit = min(positions_max or self.config.context, self.config.context)
         return Arena(self.abi, self.binding(), slots, min(positions, limit), limit, self.device)
 
+    def shallow(self) -> Decoder:
+        """This model with its first layer only, and the same parameters: its products are those of the whole."""
+        blocks = self.weights.blocks[:1]
+        return Decoder(replace(self.config, layers=len(blocks)), self.weights._replace(blocks=blocks))
+
     # ---- the call --------------------------------------------------------------------------------------------------
 
-    def workspace(self, rows: int) -> Workspace:
-        """Scratch for calls of `rows` rows; its owner makes one call at a time."""
-        return Workspace(self.config, rows, self.dtype, self.device)
+    def workspace(self, rows: int, apart: bool = True) -> Workspace:
+        """Scratch for calls of `rows` rows, each a request of its own or all of one, for one call at a time."""
+        return Workspace(self.config, rows, self.dtype, self.device, apart)
 
     @torch.inference_mode(INFERENCE_MODE)
     def forward(
@@ -120,16 +131,15 @@ class Decoder:
             else:
                 mixed = _attend_block(work, windows[0][index], mask)
             evidence.landed = [landed | 3 << 2 * index for landed in evidence.landed]
-            _add_projection(work.residual, mixed, block.output, block.output_bias)
+            _add_projection(work, mixed, block.output, block.output_bias)
             _project(work.normalise(), block.gate_up, block.gate_up_bias, work.gate_up)
-            hidden = F.silu(work.gate, inplace=True).mul_(work.up)
-            _add_projection(work.residual, hidden, block.down, block.down_bias)
+            _add_projection(work, work.activate(), block.down, block.down_bias)
             evidence.stages |= 2 << index
         if head or watch is not None:
             rows = work.normalise().mul_(self.weights.norm)
             if watch is not None:
                 for part in torch.split(rows[: len(tokens)], WATCHED_ROWS):
-                    watch(F.linear(part, self.weights.head).float())
+                    watch(self._of_vocabulary(F.linear(part, self.weights.head)))
             if head:
                 self._score(rows, segments, evidence)
         if self.device.type != "cpu":
@@ -143,20 +153,26 @@ class Decoder:
             last = last[-1:]
         # A single row takes the matrix-vector product: it is nearly twice as fast on a CPU.
         scores = F.linear(last[0], self.weights.head)[None] if len(last) == 1 else F.linear(last, self.weights.head)
-        evidence.scores = scores[: len(segments)].float()
+        evidence.scores = self._of_vocabulary(scores[: len(segments)])
         evidence.owners = [Owner(slot, start + rows - 1) for slot, start, rows in segments]
         evidence.stages |= self.head_stages
 
-    def _turns(self, segments: Sequence[Segment], padding: int) -> Tensor:
-        """The turns of the call's rows, [R, Q + 2 H, D / 2] complex64; a dummy row stands at position 0."""
+    def _of_vocabulary(self, scores: Tensor) -> Tensor:
+        """[n, V] float32, contiguous: without the columns that pad the head."""
+        return scores[:, : self.config.vocabulary_size].float().contiguous()
+
+    def _turns(self, segments: Sequence[Segment], dummies: int) -> Tensor:
+        """The turns of the call's rows, [R, (Q + 2 H) * D / 2, padded] complex64; a dummy row stands at position 0."""
         end = max(segment.start + segment.rows for segment in segments)
-        if len(self._rotary) < end:
+        table = self._rotary
+        if len(table) < end:
             size = min(max(2 * end, 512), self.config.context)
-            self._rotary = self.config.rope.table(size, self.config.head_dim).to(self.device)
-        places = [start + offset for _, start, rows in segments for offset in range(rows)] + [0] * padding
-        turns = self._rotary[torch.tensor(places, device=self.device), None]
-        moved = turns.expand(-1, self.config.heads + self.config.kv_heads, -1)
-        return torch.cat((moved, torch.ones_like(turns).expand(-1, self.config.kv_heads, -1)), 1)
+            # Assigned whole: sessions of other threads go on with the table that they have.
+            self._rotary = table = self.config.rope.table(size, self.config.head_dim).to(self.device)
+        places = [start + offset for _, start, rows in segments for offset in range(rows)] + [0] * dummies
+        turns = table[torch.tensor(places, device=self.device)]
+        config, still = self.config, self._still.expand(len(places), -1)
+        return torch.cat((turns.repeat(1, config.heads + config.kv_heads), still), 1)
 
 
 def _attend_rows(work: Workspace, windows: Sequence[Window]) -> Tensor:
@@ -168,9 +184,7 @@ def _attend_rows(work: Workspace, windows: Sequence[Window]) -> Tensor:
     for row, window in enumerate(windows):
         window.fresh.copy_(work.fresh[row])
         mixed = F.scaled_dot_product_attention(work.grouped[row], window.keys, window.values)
-        if work.rows == 1:
-            return mixed.view(1, -1)
-        work.mixed[row] = mixed.view(-1)
+        work.attended[row] = mixed.view(-1)
     return work.mixed
 
 
@@ -182,7 +196,8 @@ def _attend_block(work: Workspace, window: Window, mask: Tensor | None) -> Tenso
     mixed = F.scaled_dot_product_attention(
         queries, window.keys, window.values, mask, is_causal=mask is None, enable_gqa=grouped
     )
-    return work.mixed.copy_(mixed[0].transpose(0, 1).flatten(1))
+    work.attended.copy_(mixed[0].transpose(0, 1).flatten(1))
+    return work.mixed
 
 
 def _mask(segment: Segment, device: torch.device) -> Tensor | None:
@@ -201,11 +216,11 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Non
         torch.addmm(bias, x, weight, out=out)
 
 
-def _add_projection(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    """Add y [R, in] times weight [in, out], plus the bias, to x in place."""
-    x.addmm_(y, weight)
-    if bias is not None:
-        x.add_(bias)
+def _add_projection(work: Workspace, y: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Add y [R, in] times weight [in, out], plus the bias, to the residual stream."""
+    # Not added by the product itself: the stream's rows are not side by side, and `normal` is free until the next norm.
+    _project(y, weight, bias, work.normal)
+    work.residual.add_(work.normal)
 
 
 def cache_abi(config: DecoderConfig, dtype: torch.dtype) -> CacheAbi:

@@ -97,7 +97,7 @@ class ScriptedModel:
         self._session = ScriptedSession(config, len(self.text.pieces), self.text.special)
 
     def session(self, width: int) -> ScriptedSession:
-        """The one session: its rows are the same at any width."""
+        """The one session: its rows are the same at any width, and no two callers meet in it."""
         return self._session
 
 
@@ -112,6 +112,8 @@ class ScriptedTicket(Ticket):
 
 class ScriptedSession:
     """Lanes that hold a length and no cache. A row depends on its step alone; a call costs one gather."""
+
+    recorded: tuple[tuple[str, str], ...] = ()
 
     def __init__(self, config: ScriptedConfig, size: int, special: frozenset[int]) -> None:
         """Errors: BrokenArtifact where the script names a token or a column that the vocabulary lacks."""

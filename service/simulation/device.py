@@ -61,6 +61,7 @@ class Calls:
         self._caller, self._scheduler, self._process, self._faults, self._harm = (
             caller, scheduler, process, faults, harm,
         )  # fmt: skip
+        self.recorded = caller.recorded
         self._lanes: dict[Lane, None] = {}
         self._called: dict[int, Sequence[str]] = {}
 

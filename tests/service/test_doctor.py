@@ -11,7 +11,7 @@ from commandline import decodelog
 
 from decodelog.service import doctor
 
-CHECKS = ["python", "torch", "postgresql driver", "models", "models folder", "database", "database folder"]
+CHECKS = ["python", "torch", "postgresql driver", "models", "rows", "models folder", "database", "database folder"]
 
 
 @pytest.fixture(autouse=True)

@@ -50,19 +50,19 @@ class Workspace:
             self.residual, self._measured = self.stream[:, :width], self.stream[:, : width + 1]
             self.normal = empty(width)
             self.qkv = empty(fused).zero_()
-            self.heads = self.qkv[:, : all_heads * head_dim].unflatten(1, (all_heads, head_dim))
+            self.heads = self.qkv[:, : all_heads * head_dim].view(rows, all_heads, head_dim)
             self.queries, self.fresh = self.heads[:, :heads], self.heads[:, heads:]
-            self.grouped = list(self.queries.unflatten(1, (kv_heads, -1))[:, None].unbind(0))
+            self.grouped = list(self.queries.view(rows, 1, kv_heads, -1, head_dim).unbind(0))
             self.mixed = empty(padded(heads * head_dim)).zero_()
             self.attended = self.mixed[:, : heads * head_dim]
             self.gate_up = empty(2 * hidden)
             self.gate, self.up = self.gate_up.chunk(2, -1)
             self.hidden = empty(hidden)
-            self._gates = self.gate.split(_together(rows, hidden, apart))
+            self._gates = torch.split(self.gate, _together(rows, hidden, apart))
             self._length = empty(1, kind=torch.float32)
             self._wide = self.qkv if dtype is torch.float32 else empty(fused, kind=torch.float32)
             self._turned = _together(rows, fused // 2, apart)
-            self._pairs = torch.view_as_complex(self._wide.view(rows, -1, 2)).split(self._turned)
+            self._pairs = torch.split(torch.view_as_complex(self._wide.view(rows, -1, 2)), self._turned)
             self._floor = math.sqrt(config.width * config.rms_eps)
 
     def load(self, tokens: Tensor, weights: Parameters) -> None:
@@ -86,7 +86,7 @@ class Workspace:
         """Rotate `heads` in place, computed in float32: turns [R, (Q + 2 H) D / 2, padded] complex64, 1 for values."""
         if self._wide is not self.qkv:
             self._wide.copy_(self.qkv)
-        for pairs, part in zip(self._pairs, turns.split(self._turned), strict=True):
+        for pairs, part in zip(self._pairs, torch.split(turns, self._turned), strict=True):
             pairs.mul_(part)
         if self._wide is not self.qkv:
             self.qkv.copy_(self._wide)

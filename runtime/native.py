@@ -31,7 +31,7 @@ class NativeModel:
         self.runtime = framework_facts(device.partition(":")[0])
         self._directory = directory
         self._device = device
-        self._lanes = lanes
+        self.lanes = lanes
         self._sessions: dict[int, Session] = {}
 
     @cached_property
@@ -48,7 +48,7 @@ class NativeModel:
         """The session whose decode calls have exactly `width` rows."""
         if width not in self._sessions:
             context = self.facts.context_tokens_max
-            arena = self.decoder.new_arena(self._lanes, min(POSITIONS_FIRST, context), positions_max=context)
+            arena = self.decoder.new_arena(self.lanes, min(POSITIONS_FIRST, context), positions_max=context)
             self._sessions[width] = Session(self.decoder, arena, width=width)
         return self._sessions[width]
 

@@ -105,12 +105,14 @@ class MemoryStore:
         return Admission(job, created=True)
 
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:
-        offers = [offer(append) for append in batch]
-        with self._lock:
-            return [self._append(offered) for offered in offers]
+        return self.begin(batch)()
 
     def begin(self, batch: Sequence[Append]) -> Durable:
-        return partial(self.append, batch)
+        return partial(self._take, [offer(append) for append in batch])
+
+    def _take(self, offers: Sequence[Offer]) -> list[AppendResult]:
+        with self._lock:
+            return [self._append(offered) for offered in offers]
 
     def _append(self, offered: Offer) -> AppendResult:
         append = offered.append

@@ -39,6 +39,7 @@ class Device:
 
     def __init__(self, model: Model, scheduler: Scheduler, process: Process, faults: Faults, harm: Harm) -> None:
         self.facts, self.runtime, self.recorded, self.text = model.facts, model.runtime, model.recorded, model.text
+        self.lanes = model.lanes
         self._model = model
         self._world = scheduler, process, faults, harm
         self._sessions: dict[int, Calls] = {}

@@ -65,7 +65,11 @@ class Writer:
 
 
 def admit(
-    store: Any, job: str = "job-1", idempotency_key: str | None = None, identity: str = IDENTITY, model: str = "scripted"
+    store: Any,
+    job: str = "job-1",
+    idempotency_key: str | None = None,
+    identity: str = IDENTITY,
+    model: str = "scripted",
 ) -> Writer:
     """A writer for a job that was just admitted."""
     store.admit(job, identity, model, 5, envelope(job), idempotency_key)

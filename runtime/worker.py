@@ -352,6 +352,7 @@ class Worker:
             if engine.lanes:
                 self._patiently(partial(self._store.release, self.name, [job.name]))
             else:
+                self._refused.add(job.name)  # it would find none however long it waits
                 self._leave(job.name, NoFreeSlot(0))
 
     def _heed(self, lost: Sequence[LostTenure]) -> None:

@@ -172,15 +172,15 @@ def test_an_id_beyond_any_vocabulary_is_refused_before_an_array_is_made_for_it(t
 
 @pytest.mark.contract("FAM-8")
 def test_a_file_over_which_the_library_panics_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A merge that is shorter than the prefix which each of its parts should have."""
-    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    """The prefix of every part but a first one is longer than the part."""
+    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     tokenizer.decoder = decoders.ByteLevel()
     path = tmp_path / "tokenizer.json"
     tokenizer.save(str(path))
     raw = json.loads(path.read_text())
-    raw["model"] |= {"continuing_subword_prefix": "##", "merges": [["a", "b"]]}
+    raw["model"] |= {"continuing_subword_prefix": "##", "merges": ["a b"]}
     path.write_text(json.dumps(raw))
-    with pytest.raises(BrokenArtifact, match=r"tokenizer\.json: .*out of range"):
+    with pytest.raises(BrokenArtifact, match=r"tokenizer\.json: .*(slice index|out of range)"):
         load_text(tmp_path, 3)
     assert "panicked" in capfd.readouterr().err  # by the library's own hook
 

@@ -100,7 +100,7 @@ def test_a_model_that_is_ready_too_late_serves_the_next_job(store):
     assert result(store, following)["text"] == "Hello"
 
 
-@pytest.mark.contract("LOG-7", "FAM-8")
+@pytest.mark.contract("LOG-7", "ENV-9")
 @pytest.mark.parametrize(
     "raised",
     [ImportError("no such library"), PanicException("a slice is too short"), MemoryError(), RecursionError("too deep")],

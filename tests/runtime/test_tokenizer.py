@@ -148,7 +148,7 @@ def test_a_broken_tokenizer_file_is_named(tmp_path: Path, content: str | None) -
         load_text(tmp_path, 1)
 
 
-@pytest.mark.contract("FAM-8", "ENV-1")
+@pytest.mark.contract("ENV-1")
 @pytest.mark.parametrize("kind", ["BPE", "WordLevel"])
 def test_an_id_beyond_any_vocabulary_is_refused_before_an_array_is_made_for_it(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "tokenizer.json"
@@ -170,7 +170,6 @@ def test_an_id_beyond_any_vocabulary_is_refused_before_an_array_is_made_for_it(t
             load_text(tmp_path, 2)
 
 
-@pytest.mark.contract("FAM-8")
 def test_a_file_over_which_the_library_panics_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The prefix of every part but a first one is longer than the part."""
     tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))

@@ -157,7 +157,7 @@ def test_the_end_ids_come_from_the_generation_config_first(tmp_path: Path, fetch
     assert (facts.bos_id, facts.eos_ids, facts.pad_id) == (1, (2,), 0)
 
 
-@pytest.mark.contract("CALL-13")
+@pytest.mark.contract("ENV-6")
 @pytest.mark.parametrize("kind", ["bos", "eos", "pad"])
 @pytest.mark.parametrize("where", ["generation_config.json", "config.json", "tokenizer_config.json"])
 def test_a_special_id_that_the_vocabulary_lacks_is_refused_at_load(fetched: Path, where: str, kind: str) -> None:

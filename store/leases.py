@@ -102,9 +102,11 @@ def cautious(
     if not caution.suspects:
         return [ordinary]
     due = or_(func.coalesce(table.c.claim_after_ms, 0) <= now_ms, mine)
-    known, new = query.where(table.c.stalled > 0, due), query.where(table.c.owner.is_not(None), stalls)
+    owned = table.alias("owned")
+    among_owned = table.c.id.in_(select(owned.c.id).where(owned.c.finish.is_(None), owned.c.owner.is_not(None)))
+    known, new = query.where(table.c.stalled > 0, due), query.where(among_owned, stalls, table.c.stalled == 0)
     few = min(caution.suspects, limit)
-    return [known.limit(few), new.where(table.c.stalled == 0).limit(few), ordinary]
+    return [known.limit(few), new.limit(few), ordinary]
 
 
 def stalling(worker: str) -> ColumnElement[bool]:

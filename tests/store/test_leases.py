@@ -284,6 +284,26 @@ def test_jobs_of_models_that_have_no_room_are_left_to_others(store):
 
 
 @pytest.mark.contract("LOG-7")
+def test_looking_for_jobs_that_stall_does_not_go_through_all_that_wait(sqlite_url):
+    store = open_store(sqlite_url)
+    statements = []
+    with store._database.single() as connection:
+        driver = connection.connection.dbapi_connection
+    driver.set_trace_callback(statements.append)
+    store.claim("worker-1", HOUR_MS, 8, dead=["dead"], caution=AT_ONCE)
+    driver.set_trace_callback(None)
+    chosen = [each for each in statements if each.startswith("SELECT")]
+    plans = [" ".join(row[3] for row in driver.execute(f"EXPLAIN QUERY PLAN {each}")) for each in chosen]
+    assert [
+        index
+        for plan, index in zip(plans, ("ix_jobs_suspects", "ix_jobs_owned", "ix_jobs_live"), strict=True)
+        if index in plan
+    ] == ["ix_jobs_suspects", "ix_jobs_owned", "ix_jobs_live"]
+    assert "SCAN" not in plans[1]
+    store.close()
+
+
+@pytest.mark.contract("LOG-7")
 def test_a_job_that_stalls_is_left_alone_for_a_while_but_by_who_has_no_caution(store):
     admit(store)
     tenures(store, "worker-0", HOUR_MS, 1)

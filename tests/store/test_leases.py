@@ -299,7 +299,7 @@ def test_looking_for_jobs_that_stall_does_not_go_through_all_that_wait(sqlite_ur
         for plan, index in zip(plans, ("ix_jobs_suspects", "ix_jobs_owned", "ix_jobs_live"), strict=True)
         if index in plan
     ] == ["ix_jobs_suspects", "ix_jobs_owned", "ix_jobs_live"]
-    assert "SCAN" not in plans[1]
+    assert "SEARCH jobs USING INTEGER PRIMARY KEY" in plans[1]
     store.close()
 
 

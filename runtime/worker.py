@@ -38,7 +38,7 @@ class Worker:
     """Runs jobs of one database until told to stop, or until none is left.
 
     name    a random incarnation: a restarted process is another worker
-    load    finds and loads the model that a job names; called once a name
+    load    finds and loads the model that a job names, on a thread; called once a name, and again where it has failed
     segments    keeps the caches of the jobs in hand on disk, where given; `run` closes it
     dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
     at      told the points of `fsm.points` that are the runtime's

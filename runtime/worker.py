@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 from ..fsm.emission import Emission
 from ..fsm.errors import JobFault, LostTenure, NoFreeSlot, PoisonJob, Problem, Transient
@@ -242,7 +243,8 @@ class Worker:
 
     def _awaited(self) -> bool:
         """Wait for a moment where jobs are on their way to the crank; whether there are any."""
-        loading = [*self._loading.values(), *(each.parser for each in self._arriving.values() if each.parser)]
+        parsers = (arrival.parser for arrival in self._arriving.values())
+        loading: list[Loading[Any]] = [*self._loading.values(), *(each for each in parsers if each is not None)]
         if self._arriving and loading:
             loading[0].wait(self._pace.idle_ms / 1000)
         return bool(self._arriving)

@@ -9,6 +9,7 @@ from cranks import admit, assert_audited, model, result, transcript
 from workers import FAST, worker
 
 from decodelog.fsm.errors import JobFault
+from decodelog.fsm.events import TokenStep
 from decodelog.fsm.transcript import Transcript
 from decodelog.runtime import engine as engine_module
 from decodelog.runtime.engine import Engine
@@ -129,9 +130,9 @@ def test_what_cannot_be_written_of_one_job_keeps_nobody_else_s_from_the_log(stor
 
     def unwritable(job, *commands):
         proposal = propose(job, *commands)
-        if job.name == bad and job.state.frontier.output == 2:
-            steps = [replace(entry, receipt_id="\ud800" * 32) for entry in proposal.entries]
-            return proposal._replace(entries=tuple(steps))
+        if job.name == bad and isinstance(step := proposal.entries[0], TokenStep) and job.state.frontier.output == 2:
+            broken = step.selection._replace(token="\ud800")
+            return proposal._replace(entries=(step._replace(selection=broken),))
         return proposal
 
     monkeypatch.setattr(Job, "propose", unwritable)

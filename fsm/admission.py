@@ -141,6 +141,11 @@ def _eos_of_planes(situation: Situation) -> str | None:
     return None if ends == declared else f"it is {ends}, and text_interface.eos_ids is {declared}"
 
 
+def _special(envelope: Envelope) -> Iterable[int]:
+    text = envelope.text_interface
+    return [*text.eos_ids, *(one for one in (text.bos_id, text.pad_id) if one is not None)]
+
+
 # ---- policy ---------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +259,7 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("text_interface.eos_ids", _eos_of_artifact),
     _equal("text_interface.pad_id", "pad_id"),
     ("termination.eos_ids", _eos_of_planes),
+    _within("special_ids_in_vocabulary", _special),
     # The policy says all that it needs, once, and nothing idle.
     _each_once("policy_transform_repeated", lambda envelope: envelope.policy.transforms),
     _policy("policy_greedy_reshapes", policy_checks.greedy_reshapes),

@@ -150,7 +150,7 @@ class Claim(NamedTuple):
 class Caution(NamedTuple):
     """How to claim jobs whose tenures stall: they may be what their workers die of.
 
-    suspects   how many of them at most, beside others
+    suspects   how many of them at most; a claim that takes one takes no other job beside it
     delay_ms   how long after a claim the job is left alone after one stalled tenure; twice as long after each further
                one, and up to twice as long again, so that jobs do not come back all at once
     """
@@ -252,10 +252,12 @@ class Leases(Protocol):
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
         caution: Caution | None = None,
+        full: Collection[str] = (),
     ) -> list[Claim]:
         """Take up to `limit` live jobs whose lease is free, expired, or held by a worker named in `dead`.
 
-        Each claim raises the job's fence. `jobs` restricts the choice, `exclude` takes jobs out of it. Oldest first.
+        Each claim raises the job's fence. `jobs` restricts the choice, `exclude` takes jobs out of it, and `full` the
+        jobs of models that have no room. Oldest first.
         `caution` says how to go about jobs that stall; without it they are taken like all others.
         """
 

@@ -155,9 +155,9 @@ def load_facts(directory: Path, *, dtype: str = "float32", verify: bool = False)
         template_sha256=None if template is None else hashlib.sha256(template.encode()).hexdigest(),
         vocabulary_size=config.vocabulary_size,
         context_tokens_max=config.context,
-        bos_id=_first(_ids(directory, raw, "bos")),
-        eos_ids=_ids(directory, raw, "eos"),
-        pad_id=_first(_ids(directory, raw, "pad")),
+        bos_id=_first(_ids(directory, raw, "bos", config.vocabulary_size)),
+        eos_ids=_ids(directory, raw, "eos", config.vocabulary_size),
+        pad_id=_first(_ids(directory, raw, "pad", config.vocabulary_size)),
         cache_abi=str(cache_abi(config, torch_dtype(dtype))),
         weight_dtype=dtype,
     )
@@ -279,8 +279,17 @@ def _sync(path: Path) -> None:
 # ---- special ids ---------------------------------------------------------------------------------------------------
 
 
-def _ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:
-    """The model's special ids of one kind: generation_config.json states them, else config.json, else the tokenizer."""
+def _ids(directory: Path, config: dict[str, Any], kind: str, size: int) -> tuple[int, ...]:
+    """The model's special ids of one kind, as its files state them. Errors: BrokenArtifact for one beyond `size`."""
+    ids = _stated_ids(directory, config, kind)
+    if outside := [each for each in ids if not 0 <= each < size]:
+        reason = f"its {kind}_token_id is {outside[0]}, and its vocabulary has the ids from 0 to {size - 1}"
+        raise BrokenArtifact(str(directory), reason)
+    return ids
+
+
+def _stated_ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:
+    """generation_config.json states them, else config.json, else the tokenizer."""
     path = directory / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
     for source in (generation, config):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import NonFiniteScores, Problem
+from ..fsm.errors import ForeignLane, NoFreeSlot, NonFiniteScores, Problem
 from ..fsm.next_step import owes_prompt
 from ..fsm.points import Reached, unheard
 from ..fsm.ports import Outcome
 from ..fsm.transition import Command, CompleteCall, FailCall, FailRequest, RebuildLanes, RecordPrompt
+from .faults import is_fault, told
 from .job import Job
 from .model import Caller, Model
 from .policy.scores import VocabularyAxis
@@ -73,8 +75,11 @@ class Batcher:
         for mates in together.values():
             done += self._guarded(mates)
         if self._segments is not None:
-            for result in done:
-                self._keep(result.job)
+            for place, result in enumerate(done):
+                try:
+                    self._keep(result.job)
+                except Exception as fault:
+                    done[place] = self._failed(result.job, fault)
         return done
 
     def _keep(self, job: Job, least: int | None = None) -> None:
@@ -87,15 +92,17 @@ class Batcher:
         if self._segments is not None:
             if job.ended or job.lost == Outcome.TERMINAL:
                 self._segments.forget(job)  # also where it was ended elsewhere: its content may be erased by now
-            elif not job.lost:
-                self._keep(job, least=1)
+            elif not job.lost and job.fault is None:
+                with suppress(Exception):  # whoever goes on with the job computes the rows again
+                    self._keep(job, least=1)
         self.release(job)
 
     def release(self, job: Job) -> None:
         """Give the job's lane back; its state is never used again."""
-        if job.lane is not None:
-            self.session(job).release(job.lane)
-            job.lane = None
+        lane, job.lane = job.lane, None
+        if lane is not None:
+            with suppress(ForeignLane):  # the session has given it up before
+                self.session(job).release(lane)
 
     def session(self, job: Job) -> Caller:
         """The session of the job's batch width, opened when the first such job comes. Errors: UnequalRows."""
@@ -105,17 +112,26 @@ class Batcher:
         return self._sessions[width]
 
     def _guarded(self, jobs: Sequence[Job]) -> list[Called]:
-        """ALL_OLD where a call fails; its lane may have been touched, so it is given up."""
+        """ALL_OLD where a call fails; its lane may have been touched, so it is given up.
+
+        Without a free slot a job is not called, and nothing is said of it.
+        """
         try:
             return self._call(self.session(jobs[0]), jobs)
-        except Exception as fault:
+        except NoFreeSlot:
+            return []
+        except BaseException as fault:
+            if not isinstance(fault, Exception) and not is_fault(fault):
+                raise
             if len(jobs) > 1:
                 # No lane moved. Each is called again by itself, and only those that fail alone have failed.
                 return [called for job in jobs for called in self._guarded([job])]
-            cause = fault.code if isinstance(fault, Problem) else f"model_call.{type(fault).__name__}"
-            for job in jobs:
-                self.release(job)
-            return [Called(job, (FailCall(cause, str(fault)),)) for job in jobs]
+            return [self._failed(job, fault) for job in jobs]
+
+    def _failed(self, job: Job, fault: BaseException) -> Called:
+        self.release(job)
+        cause = fault.code if isinstance(fault, Problem) else f"model_call.{type(fault).__name__}"
+        return Called(job, (FailCall(cause, told(fault)),))
 
     def _call(self, session: Caller, jobs: Sequence[Job]) -> list[Called]:
         first = jobs[0]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from sys import maxsize as BOUNDLESS
 
 import numpy as np
 from torch import Tensor
@@ -26,6 +27,7 @@ from ..fsm.transition import (
     StartAttempt,
 )
 from .batcher import Batcher, Called, numeric_fault
+from .faults import Raised, fault_of, is_fault, told
 from .host import THREADS, Host
 from .job import Job
 from .model import Model
@@ -53,6 +55,9 @@ Interruptions = Callable[[], Mapping[str, Sequence[FinishReason]]]
 class Engine:
     """Turns the crank for jobs of one model.
 
+    faulty   jobs that were let go of because of a `fault` of theirs behind the crank: to be ended from their logs
+    crowded  jobs that were let go of because the model has no room for them, as they are
+
     A turn runs each job's model call, consumes its score row, and hands the step of all jobs to a writer thread, which
     makes it durable in one append and then publishes it. The next turn's call and decision run meanwhile: they are one
     step ahead of the log, and nobody but the crank sees them. Its own append waits for the one before, and what that
@@ -74,7 +79,10 @@ class Engine:
         host: Host = THREADS,
     ) -> None:
         self.jobs: dict[str, Job] = {}
+        self.faulty: list[Job] = []
+        self.crowded: list[Job] = []
         self.model = model
+        self._lanes = model.lanes
         self._log = log
         self._at = at
         self._host = host
@@ -91,7 +99,8 @@ class Engine:
         A recorded receipt that was not consumed is committed by the next turn, before any model call: nothing is drawn
         again.
         """
-        job.parser = self._parser(job)
+        if job.parser is None:
+            job.parser = self.parser_of(job)
         recorded = [*self.model.recorded, *self._batcher.session(job).recorded]
         if job.parser is not None:
             recorded.append(LIBRARY)
@@ -104,7 +113,12 @@ class Engine:
         if not job.state.status.terminal:
             self.jobs[job.name] = job
 
-    def _parser(self, job: Job) -> Parser | None:
+    @property
+    def lanes(self) -> int:
+        """How many jobs there is room for, those in hand included."""
+        return BOUNDLESS if self._lanes is None else self._lanes
+
+    def parser_of(self, job: Job) -> Parser | None:
         """The parser of the job's grammar after its committed tokens, if it has one and its output goes on.
 
         Errors: GrammarRefused; BrokenInvariant where the committed tokens are not of the grammar.
@@ -155,8 +169,10 @@ class Engine:
         """Drop the jobs whose end is durable, and those that were lost."""
         for loss in lost:
             self.drop(loss.job)
-        for name in [name for name, job in self.jobs.items() if job.ended]:
-            self.drop(name)
+        for job in [job for job in self.jobs.values() if job.ended or job.fault is not None]:
+            if job.fault is not None:
+                self.faulty.append(job)
+            self.drop(job.name)
         return lost
 
     def close(self) -> list[LostTenure]:
@@ -176,29 +192,40 @@ class Engine:
         turn: list[JobStep] = []
         for job, proposal in proposals:
             if job.name in self.jobs:
-                turn.append(JobStep(job, proposal, job.state))
-                job.advance(proposal)
+                base = job.state
+                try:
+                    job.advance(proposal)
+                except BaseException as raised:
+                    _, proposal = self._failed(job, raised)
+                    job.advance(proposal)  # it has no token
+                turn.append(JobStep(job, proposal, base))
         return turn
 
     def _proposals(self, interruptions: Interruptions | None) -> list[tuple[Job, Proposal]]:
         """What each job's next step would append."""
         by_step: dict[Step, list[Job]] = defaultdict(list)
+        proposals: list[tuple[Job, Proposal]] = []
         for job in self.jobs.values():
-            by_step[next_step(job.state)].append(job)
+            try:
+                by_step[next_step(job.state)].append(job)
+            except BaseException as raised:
+                proposals.append(self._failed(job, raised))
         # A score row does not outlive its turn, so DECIDE also begins with a call: the one that brings the row back.
         begin = self._host.monotonic_s()
-        called = self._batcher.call([*by_step[Step.CALL], *by_step[Step.DECIDE]])
+        due = [*by_step[Step.CALL], *by_step[Step.DECIDE]]
+        called = self._batcher.call(due)
         self._call_ms = (self._host.monotonic_s() - begin) * 1000
+        if len(called) < len(due):
+            self._make_room({result.job.name for result in called}, due)
         ended = dict(interruptions()) if interruptions is not None else {}
         for job in self.jobs.values():
             if job.abandoned:
                 ended.setdefault(job.name, [FinishReason.CANCELLED])
 
-        proposals: list[tuple[Job, Proposal]] = []
         for job in by_step[Step.COMMIT]:
-            proposals.append((job, job.propose(COMMIT)))
+            proposals.append(self._proposed(job, COMMIT))
         for job in by_step[Step.CLOSE]:
-            proposals += [(job, job.propose(CloseRequest(reason))) for reason in due_reasons(job.state)[:1]]
+            proposals += [self._proposed(job, CloseRequest(reason)) for reason in due_reasons(job.state)[:1]]
         if ended:
             proposals = [(job, proposal) for job, proposal in proposals if job.name not in ended]
             called = [result for result in called if result.job.name not in ended]
@@ -207,8 +234,29 @@ class Engine:
             # A job may have come to its end while the interruption was on its way: the first end stands.
             held = self.jobs.get(name)
             if held is not None and not held.state.status.terminal:
-                proposals.append((held, held.propose(CloseRequest(reason, tuple(also)))))
+                proposals.append(self._proposed(held, CloseRequest(reason, tuple(also))))
         return proposals
+
+    def _proposed(self, job: Job, *commands: Command) -> tuple[Job, Proposal]:
+        """What `commands` would append; where the job cannot take them, its end."""
+        try:
+            return job, job.propose(*commands)
+        except BaseException as raised:
+            return self._failed(job, raised)
+
+    def _failed(self, job: Job, raised: BaseException) -> tuple[Job, Proposal]:
+        """The end of a job by what was raised in its own work, which is nobody else's; see `fault_of`."""
+        problem = fault_of(job.name, raised)
+        self._batcher.release(job)
+        return job, job.propose(FailRequest(problem.code, told(problem)))
+
+    def _make_room(self, called: Collection[str], due: Sequence[Job]) -> None:
+        """Let go of jobs that found no free slot, as they are, and remember how many find one."""
+        for job in due:
+            if job.name not in called:
+                self.crowded.append(job)
+                self.drop(job.name)
+        self._lanes = len(self.jobs)
 
     def _decided(self, called: Sequence[Called]) -> list[tuple[Job, Proposal]]:
         """Consume the score rows of one turn's calls."""
@@ -216,7 +264,7 @@ class Engine:
         batches: dict[int, list[Called]] = defaultdict(list)
         for result in called:
             if result.batch is None:
-                proposals.append((result.job, result.job.propose(*result.report)))
+                proposals.append(self._proposed(result.job, *result.report))
             else:
                 batches[id(result.batch)].append(result)
         for results in batches.values():
@@ -227,28 +275,52 @@ class Engine:
         proposals: list[tuple[Job, Proposal]] = []
         rows: list[Called] = []
         for result in results:
-            # A repair, or zero output tokens asked for: the row exists and is not consumed.
-            state = result.job.state
-            if owes_repair(state) or state.spec.max_new_tokens == 0:
-                proposals.append((result.job, result.job.propose(*self._unconsumed(result, state.due))))
-            elif (fault := _ungrammatical(result.job)) is not None:
-                fail = FailRequest(fault.code, str(fault))
-                proposals.append((result.job, result.job.propose(*result.report, fail)))
-            else:
-                rows.append(result)
-        if not rows:
-            return proposals
-        selections = decide(
-            Logits(_rows(rows), self._axis),
-            [result.job.plan for result in rows],
-            _draws(rows),
-            self._axis,
-            [result.job.history for result in rows],
-            _masks([result.job for result in rows]),
-        )
-        for result, selection in zip(rows, selections, strict=True):
-            proposals.append((result.job, result.job.propose(*self._commands(result, selection))))
+            try:
+                if (commands := self._undecided(result)) is None:
+                    rows.append(result)
+                else:
+                    proposals.append((result.job, result.job.propose(*commands)))
+            except BaseException as raised:
+                proposals.append(self._failed(result.job, raised))
+        for result, selection in zip(rows, self._selections(rows), strict=True):
+            try:
+                proposals.append((result.job, result.job.propose(*self._commands(result, selection))))
+            except BaseException as raised:
+                proposals.append(self._failed(result.job, raised))
         return proposals
+
+    def _selections(self, rows: Sequence[Called]) -> Sequence[Decision | Raised]:
+        """Decide all rows at once; where that raises, row by row, to find whose fault it is: a decision moves nothing.
+
+        A row is decided the same way alone and in any batch.
+        """
+        if not rows:
+            return []
+        try:
+            return decide(
+                Logits(_rows(rows), self._axis),
+                [result.job.plan for result in rows],
+                _draws(rows),
+                self._axis,
+                [result.job.history for result in rows],
+                _masks([result.job for result in rows]),
+            )
+        except BaseException as raised:
+            if not is_fault(raised):
+                raise
+            if len(rows) == 1:
+                return [Raised(raised)]
+        return [selection for row in rows for selection in self._selections([row])]
+
+    def _undecided(self, result: Called) -> tuple[Command, ...] | None:
+        """What follows on a row that is not to be decided on; None for all others."""
+        # A repair, or zero output tokens asked for: the row exists and is not consumed.
+        state = result.job.state
+        if owes_repair(state) or state.spec.max_new_tokens == 0:
+            return self._unconsumed(result, state.due)
+        if (fault := _ungrammatical(result.job)) is not None:
+            return (*result.report, FailRequest(fault.code, str(fault)))
+        return None
 
     def _unconsumed(self, result: Called, due: Sequence[FinishReason]) -> tuple[Command, ...]:
         """The end of a job whose last row nobody uses; what made a row that is not finite is no cache either."""
@@ -257,7 +329,9 @@ class Engine:
             return numeric_fault(NonFiniteScores())
         return (*result.report, CloseRequest(due[0] if due else FinishReason.LENGTH))
 
-    def _commands(self, result: Called, selection: Decision) -> tuple[Command, ...]:
+    def _commands(self, result: Called, selection: Decision | Raised) -> tuple[Command, ...]:
+        if isinstance(selection, Raised):
+            raise selection.raised
         if not isinstance(selection, Selection):
             self._batcher.release(result.job)
             return numeric_fault(selection)

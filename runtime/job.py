@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from ..fsm.errors import BrokenInvariant, Defect, LostTenure
+from ..fsm.errors import BrokenInvariant, Defect, LostTenure, Problem
 from ..fsm.events import DecisionMade, Event, OutputCommitted, TokenStep, expand
 from ..fsm.load import load
 from ..fsm.ports import EMPTY_HEAD, Append, AppendResult, Claim, Head, Log, Outcome
 from ..fsm.state import State
 from ..fsm.transcript import Transcript
-from ..fsm.transition import Command, Proposal, transitions
+from ..fsm.transition import Command, FailRequest, Proposal, StartAttempt, transitions
+from .faults import told
 from .policy.grammar import Parser
 from .policy.history import History
 from .policy.plan import Plan
@@ -36,6 +37,7 @@ class Job:
     kept               sequence of the newest snapshot that this tenure went on from or made, 0 without
     lost               why nothing more is appended to it from here, if so: the outcome of an append that found another
                        tenure, or an end that was made elsewhere
+    fault              what was raised where its steps were written or published, if anything was: it goes no further
     detached           its reader failed: nothing more is published to it from here
     """
 
@@ -50,6 +52,7 @@ class Job:
     deadline_ms: int | None = None
     detached: bool = False
     lost: str = ""
+    fault: Problem | None = None
     history: History | None = None
     kept: int = 0
     name: str = field(init=False)
@@ -157,6 +160,17 @@ class Job:
         (first, *_) = expand(entries)
         place = f"{self.name}/{self.claim.fence}/{first.tag}".encode()
         return sha256(COMMAND_DOMAIN + self.head.chain + place).digest()
+
+
+def fail(log: Log, claim: Claim, worker: str, problem: Problem) -> Job:
+    """End a claimed job by a problem, from what its log says, and without working on it. Errors: as `Job.load`."""
+    job = Job.load(log, claim._replace(head=log.row(claim.job).head))
+    if job.ended:
+        return job
+    begun = job.state.tenure.fence == claim.fence
+    start = () if begun else (StartAttempt(claim.fence, worker),)
+    job.record(log, *start, FailRequest(problem.code, told(problem)))
+    return job
 
 
 def _stand(log: Log, job: str) -> tuple[Transcript, Head, int]:

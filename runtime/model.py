@@ -63,4 +63,8 @@ class Model(Protocol):
     @property
     def text(self) -> Text: ...
 
+    @property
+    def lanes(self) -> int | None:
+        """How many jobs it has room for at a time, whatever their widths; None without bound."""
+
     def session(self, width: int) -> Caller: ...

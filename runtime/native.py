@@ -31,7 +31,7 @@ class NativeModel:
         self.runtime = framework_facts(device.partition(":")[0])
         self._directory = directory
         self._device = device
-        self._lanes = lanes
+        self.lanes = lanes
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -46,7 +46,7 @@ class NativeModel:
     def session(self, width: int) -> Session:
         """A new session for jobs of this batch width, with lanes of its own. Errors: UnequalRows."""
         context = self.facts.context_tokens_max
-        arena = self.decoder.new_arena(self._lanes, min(POSITIONS_FIRST, context), positions_max=context)
+        arena = self.decoder.new_arena(self.lanes, min(POSITIONS_FIRST, context), positions_max=context)
         return Session(self.decoder, arena, width=width)
 
 

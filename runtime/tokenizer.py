@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ..fsm.errors import BrokenArtifact, NoChatTemplate, TemplateFailed, TextNotEncodable, UnsupportedModel
+from ..fsm.limits import VOCABULARY_SIZE_MAX
+from .faults import is_fault, told
 from .models.config import read_json, read_text
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's visible space
@@ -36,17 +39,20 @@ class TextInterface:
 
     def __init__(self, directory: Path, vocabulary_size: int) -> None:
         """Errors: BrokenArtifact, UnsupportedModel (a decoder whose bytes are not known exactly)."""
-        path = directory / "tokenizer.json"
-        try:
+        self._path = path = directory / "tokenizer.json"
+        with _translated(path):
             self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain Exception
-            raise BrokenArtifact(str(path), str(error)) from error
+            largest = max(self._tokenizer.get_vocab().values(), default=0)
+        if largest >= VOCABULARY_SIZE_MAX:  # the library makes arrays of that length
+            reason = f"a token has the id {largest}, and no vocabulary is larger than {VOCABULARY_SIZE_MAX}"
+            raise BrokenArtifact(str(path), reason)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._model = directory.name
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(index for index, token in added.items() if token.special)
-        steps = _decoder_steps(json.loads(self._tokenizer.to_str())["decoder"])
+        decoder = self._tokenizer.decoder  # written down by itself: to write the vocabulary too takes half a second
+        steps = _decoder_steps(None if decoder is None else json.loads(decoder.__getstate__()))
         byte_level = steps == ["ByteLevel"]
         table = _byte_characters()
         self.pieces = tuple(
@@ -67,7 +73,8 @@ class TextInterface:
                             tokenizers add nothing
         Errors: TextNotEncodable where the vocabulary lacks a byte of the text, which the library would drop silently.
         """
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        with _translated(self._path):
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         if not self._absent.isdisjoint(text.encode()):
             self._check_whole(text, ids)
         return ids
@@ -99,6 +106,17 @@ class TextInterface:
             return template.render(**self._names, **given, tools=None, documents=None)
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError) as error:
             raise TemplateFailed(str(error) or type(error).__name__) from error
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Where the library fails or panics, its file is what it cannot bear."""
+    try:
+        yield
+    except BaseException as error:  # it raises plain Exception, and its panics are none
+        if not is_fault(error):
+            raise
+        raise BrokenArtifact(str(path), told(error)) from error
 
 
 def load_text(directory: Path, vocabulary_size: int) -> TextInterface:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 from ..fsm.emission import Emission
-from ..fsm.errors import LostTenure, PoisonJob, Problem, Transient
+from ..fsm.errors import JobFault, LostTenure, NoFreeSlot, PoisonJob, Problem, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.limits import TENURES_STALLED_MAX
 from ..fsm.points import Reached, unheard
 from ..fsm.ports import CANCEL, Caution, Claim, Clock, Store
 from ..fsm.state import State
-from ..fsm.transition import FailRequest, StartAttempt
 from .engine import Engine
+from .faults import fault_of
 from .host import THREADS, Host
-from .job import Job
+from .job import Job, fail
+from .loading import Arrival, Loading
 from .model import Model
+from .pace import PACE
+from .pace import Pace as Pace
 from .patience import Patience, Told
 from .segments import Segments
-from .writer import SNAPSHOT_EVENTS, Sink
+from .writer import Sink
 
 Admit = Callable[[Job, Model], None]
 """Refuses a job that this process must not run, with a typed error (ENV-9)."""
@@ -32,37 +35,11 @@ Notice = Callable[[str, Problem], None]
 """Hears of a job that was refused or lost, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often things happen, in milliseconds, and how many jobs are held at once.
-
-    claim_ms, claim_ms_max   between two claims, and up to half as long again; twice as long each time that nothing is
-             found, up to the second
-    claims_max   jobs that one claim may take: those in hand wait while it loads them
-    stalled_ms   see `Caution.delay_ms`
-    patience_ms  how long a database that is away, full or locked is waited for
-    beside   whether appends run beside the next call; None: where that gains time
-    snapshot_events   events of a job after which its next snapshot is kept
-    """
-
-    lease_ms: int = 10_000
-    claim_ms: int = 200
-    claim_ms_max: int = 2_000
-    claims_max: int = 8
-    stalled_ms: int = 2_000
-    inbox_ms: int = 50
-    idle_ms: int = 50
-    lanes_max: int = 16
-    patience_ms: int = 60_000
-    beside: bool | None = None
-    snapshot_events: int = SNAPSHOT_EVENTS
-
-
 class Worker:
     """Runs jobs of one database until told to stop, or until none is left.
 
     name    a random incarnation: a restarted process is another worker
-    load    finds and loads the model that a job names; called once a name
+    load    finds and loads the model that a job names, on a thread; called once a name, and again where it has failed
     segments    keeps the caches of the jobs in hand on disk, where given; `run` closes it
     dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
     at      told the points of `fsm.points` that are the runtime's
@@ -81,7 +58,7 @@ class Worker:
         notice: Notice | None = None,
         dead: Callable[[Collection[str]], Collection[str]] | None = None,
         form: str = "prefill",
-        pace: Pace = Pace(),
+        pace: Pace = PACE,
         segments: Segments | None = None,
         at: Reached = unheard,
         told: Told | None = None,
@@ -103,6 +80,9 @@ class Worker:
         self._host = host
         self._engines: dict[str, Engine] = {}
         self._fault: Problem | None = None
+        self._full: set[str] = set()
+        self._loading: dict[str, Loading[Model]] = {}
+        self._arriving: dict[str, Arrival] = {}
         self._refused: set[str] = set()
         self._stopping = host.flag()
         self._beaten = host.flag()
@@ -125,7 +105,8 @@ class Worker:
         try:
             while not self._stopping.is_set():
                 self._claim(jobs)
-                if self._turn():
+                self._bring_in()
+                if self._turn() or self._awaited():
                     continue
                 # A live job of somebody else's is awaited: it is ours, should its owner die.
                 if drain and not self._patiently(lambda: self._store.waiting(jobs, self._refused)):
@@ -147,7 +128,14 @@ class Worker:
     # ---- tenure -----------------------------------------------------------------------------------------------
 
     def _held(self) -> list[str]:
-        return [name for engine in self._engines.values() for name in engine.jobs]
+        return [*(name for engine in self._engines.values() for name in engine.jobs), *self._arriving]
+
+    def _rooms(self) -> tuple[set[str], int]:
+        """The models that have no room for another job, and how many more there is room for in the fullest other."""
+        coming = Counter(arrival.claim.model for arrival in self._arriving.values())
+        left = {model: engine.lanes - len(engine.jobs) - coming[model] for model, engine in self._engines.items()}
+        full = {model for model, count in left.items() if count <= 0}
+        return full, min([self._pace.lanes_max, *(count for count in left.values() if count > 0)])
 
     def _every(self, what: str, interval_ms: int) -> bool:
         """True at most once an interval."""
@@ -159,18 +147,23 @@ class Worker:
 
     def _claim(self, jobs: Collection[str] | None) -> None:
         pace, held = self._pace, self._held()
-        limit = min(pace.lanes_max - len(held), pace.claims_max)
-        if limit <= 0 or not self._every("claim", self._spread(self._claim_ms)):
+        if self._full and self._full != self._rooms()[0]:
+            self._due.pop("claim", None)
+        if len(held) >= pace.lanes_max or not self._every("claim", self._spread(self._claim_ms)) or self._suspected():
             return
+        self._full, least = self._rooms()
+        limit = min(pace.lanes_max - len(held), pace.claims_max, least)
         self._claimed_ms = int(self._host.monotonic_s() * 1000)
         store, lease_ms = self._store, pace.lease_ms
         # A job that is this worker's, and that it does not hold: the answer to its claim was lost.
         dead = {*self._dead(self._patiently(store.owners) - {self.name}), self.name}
         exclude = [*held, *self._refused]
-        caution = Caution(suspects=0 if self._suspected() else 1, delay_ms=pace.stalled_ms)
-        claims = self._patiently(lambda: store.claim(self.name, lease_ms, limit, jobs, dead, exclude, caution))
+        caution = Caution(suspects=1, delay_ms=pace.stalled_ms)
+        full = self._full
+        claims = self._patiently(lambda: store.claim(self.name, lease_ms, limit, jobs, dead, exclude, caution, full))
         for claim in claims:
             self._take(claim)
+        self._bring_in()
         # A worker with jobs in hand is not woken by the bell.
         idle = not claims and not held
         self._claim_ms = max(pace.claim_ms, min(2 * self._claim_ms, pace.claim_ms_max)) if idle else pace.claim_ms
@@ -186,67 +179,129 @@ class Worker:
     def _suspected(self) -> bool:
         """Whether a job is in hand of which workers may die: its tenures stall, and this one has brought no token yet.
 
-        Another such job is not taken beside it, so that no harmless one is held to be what the worker has died of.
+        Nothing is claimed beside it, so that no harmless job is held to be what the worker has died of.
         """
         jobs = {name: job for engine in self._engines.values() for name, job in engine.jobs.items()}
         self._suspects = {
             name: output
             for name, output in self._suspects.items()
-            if name in jobs and jobs[name].state.frontier.output <= output
+            if name in self._arriving or (name in jobs and jobs[name].state.frontier.output <= output)
         }
         return bool(self._suspects)
 
     def _take(self, claim: Claim) -> None:
-        """Load, check and adopt one claimed job; a job that cannot be run here is left for another worker."""
-        try:
-            self._at("tenure.claimed")
-            if claim.stalled >= TENURES_STALLED_MAX:
-                return self._give_up(claim)
-            engine = self._engine(claim.model)
-            job = self._patiently(lambda: Job.load(self._store, claim))
+        """Begin with a claimed job; one of which workers die is ended."""
+        self._at("tenure.claimed")
+        if claim.stalled >= TENURES_STALLED_MAX:
+            return self._end(claim, PoisonJob(claim.job, claim.stalled))
+        self._arriving[claim.job] = Arrival(claim)
+        if claim.stalled:
+            self._suspects[claim.job] = 0
+
+    def _bring_in(self) -> None:
+        """Adopt the jobs whose models and grammars are ready; those that cannot be run here are left to others."""
+        for name, arrival in list(self._arriving.items()):
+            try:
+                if not self._adopted(arrival):
+                    continue
+            except LostTenure as loss:
+                self._notice(name, loss)
+            except BaseException as raised:
+                problem = fault_of(name, raised)
+                if isinstance(problem, JobFault) and arrival.job is not None:
+                    self._end(arrival.claim, problem)
+                else:
+                    self._leave(name, problem)
+            del self._arriving[name]
+
+    def _adopted(self, arrival: Arrival) -> bool:
+        """Load, check and adopt one job as far as that can be done now; whether it is done with."""
+        claim = arrival.claim
+        if (engine := self._engine(claim.model)) is None:
+            return False
+        if (job := arrival.job) is None:
+            job = arrival.job = self._patiently(lambda: Job.load(self._store, claim))
             self._at("tenure.loaded")
             self._admit(job, engine.model)
             if (deadline_ms := job.state.spec.envelope.termination.deadline_ms) is not None:
                 job.deadline_ms = self._patiently(lambda: self._store.row(claim.job)).created_ms + deadline_ms
             if claim.stalled:
                 self._suspects[claim.job] = job.state.frontier.output
+        if job.state.spec.grammar is not None:
+            if arrival.parser is None:
+                what, action = f"the grammar of job {job.name}", partial(engine.parser_of, job)
+                arrival.parser = Loading(what, action, self._pace.load_ms / 1000, self._host)
+            if not (parser := arrival.parser.result()):
+                return False
+            job.parser = parser[0]
+        if len(engine.jobs) >= engine.lanes:
+            self._patiently(lambda: self._store.release(self.name, [job.name]))
+        else:
             engine.adopt(job, self.name)
             self._at("tenure.started")
-        except LostTenure as loss:
-            self._notice(claim.job, loss)
-        except Problem as problem:
-            if not isinstance(problem, Transient):
-                self._refused.add(claim.job)
-            self._patiently(lambda: self._store.release(self.name, [claim.job]))
-            self._notice(claim.job, problem)
+        return True
 
-    def _give_up(self, claim: Claim) -> None:
-        """End a job of which one worker after the other has died, without working on it."""
-        job = self._patiently(lambda: Job.load(self._store, claim))
-        problem = PoisonJob(claim.job, claim.stalled)
-        commands = StartAttempt(claim.fence, self.name), FailRequest(problem.code, str(problem))
-        self._patiently(lambda: job.record(self._store, *commands))
+    def _awaited(self) -> bool:
+        """Wait for a moment where jobs are on their way to the crank; whether there are any."""
+        parsers = (arrival.parser for arrival in self._arriving.values())
+        loading: list[Loading[Any]] = [*self._loading.values(), *(each for each in parsers if each is not None)]
+        if self._arriving and loading:
+            loading[0].wait(self._pace.idle_ms / 1000)
+        return bool(self._arriving)
+
+    def _leave(self, job: str, problem: Problem) -> None:
+        """Give a job back that this worker cannot go on with; unless that may pass, it is not claimed here again."""
+        if not isinstance(problem, Transient):
+            self._refused.add(job)
+        self._patiently(lambda: self._store.release(self.name, [job]))
+        self._notice(job, problem)
+
+    def _end(self, claim: Claim, problem: Problem) -> None:
+        """End a job by a problem of its own, without working on it; where even its log is no help, leave it."""
+        try:
+            job = self._patiently(lambda: fail(self._store, claim, self.name, problem))
+        except LostTenure as loss:
+            return self._notice(claim.job, loss)
+        except BaseException as raised:
+            return self._leave(claim.job, fault_of(claim.job, raised))
         if self._segments is not None:
             self._segments.forget(job)
         if self._sink is not None:
             with suppress(Exception):  # as in the writer, a reader's fault is its own
                 self._sink(job.name, job.transcript.hand_over(), job.state)
 
-    def _engine(self, model: str) -> Engine:
-        if model not in self._engines:
-            self._engines[model] = Engine(
-                self._store,
-                self._load(model),
-                self._sink,
-                self._form,
-                self._pace.beside,
-                self._segments,
-                self._at,
-                self._patiently,
-                self._pace.snapshot_events,
-                self._host,
-            )
+    def _engine(self, model: str) -> Engine | None:
+        """The engine of a model; None while that is still being loaded. Errors: those of the loading."""
+        if (engine := self._engines.get(model)) is not None:
+            return engine
+        if (loading := self._loading.get(model)) is None:
+            loading = Loading(f"the model {model}", partial(self._loaded, model), self._pace.load_ms / 1000, self._host)
+            self._loading[model] = loading
+        try:
+            if not (loaded := loading.result()):
+                return None
+        finally:
+            if loading.ended:  # one that has failed is tried again for the next job
+                del self._loading[model]
+        self._engines[model] = Engine(
+            self._store,
+            loaded[0],
+            self._sink,
+            self._form,
+            self._pace.beside,
+            self._segments,
+            self._at,
+            self._patiently,
+            self._pace.snapshot_events,
+            self._host,
+        )
         return self._engines[model]
+
+    def _loaded(self, name: str) -> Model:
+        """The model, with its weights."""
+        model = self._load(name)
+        _ = model.recorded
+        return model
 
     def _beat(self) -> None:
         """Extend the leases in the background: a model call may outlast one."""
@@ -271,7 +326,9 @@ class Worker:
                 closing.callback(self._let_go, engine)
 
     def _let_go(self, engine: Engine) -> None:
-        self._heed(engine.close())
+        lost = engine.close()
+        self._sort_out(engine)
+        self._heed(lost)
 
     # ---- one turn ---------------------------------------------------------------------------------------------
 
@@ -281,8 +338,24 @@ class Worker:
         for model, engine in self._engines.items():
             if engine.jobs:
                 busy = True
-                self._heed(engine.turn(partial(self._interruptions, model, engine)))
+                lost = engine.turn(partial(self._interruptions, model, engine))
+                self._sort_out(engine)
+                self._heed(lost)
         return busy
+
+    def _sort_out(self, engine: Engine) -> None:
+        """End the jobs that met a fault of their own, and give back those that found no room."""
+        while engine.faulty:
+            job = engine.faulty.pop()
+            if job.fault is not None:
+                self._end(job.claim, job.fault)
+        while engine.crowded:
+            job = engine.crowded.pop()
+            if engine.lanes:
+                self._patiently(partial(self._store.release, self.name, [job.name]))
+            else:
+                self._refused.add(job.name)  # it would find none however long it waits
+                self._leave(job.name, NoFreeSlot(0))
 
     def _heed(self, lost: Sequence[LostTenure]) -> None:
         """Say which jobs were lost, and answer the commands whose jobs are no longer held."""

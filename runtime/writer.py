@@ -8,12 +8,13 @@ from queue import Empty
 from typing import NamedTuple
 
 from ..fsm.emission import Emission
-from ..fsm.errors import BrokenInvariant, LostTenure, Problem, Transient
+from ..fsm.errors import BrokenInvariant, LostTenure, MisformedAppend, Problem, Transient
 from ..fsm.points import Reached, unheard
 from ..fsm.ports import Append, Durable, Log
 from ..fsm.snapshot import Keep, Snapshot
 from ..fsm.state import State
 from ..fsm.transition import Proposal
+from .faults import fault_of
 from .host import THREADS, Host, Started
 from .job import Job
 from .patience import Patience
@@ -136,12 +137,27 @@ class Writer:
 
     def _begin(self, turn: Turn) -> Begun:
         """Do what must be done before the wait for the disk. Jobs that are lost by now have no part in it."""
-        steps = [step for step in turn if not step.job.lost]
-        for job, _, base in steps:
-            if job.transcript.state is not base:
-                raise BrokenInvariant(clause="LOG-4", reason=f"a step of job {job.name} does not follow on its log")
-        appends = [step.job.append_of(step.proposal, step.base) for step in steps]
-        durable = self._patiently(lambda: self._log.begin(appends))
+        steps, appends = list[JobStep](), list[Append]()
+        for step in turn:
+            job = step.job
+            if job.lost or job.fault is not None:
+                continue
+            try:
+                if job.transcript.state is not step.base:
+                    raise BrokenInvariant(clause="LOG-4", reason=f"a step of job {job.name} does not follow on its log")
+                appends.append(job.append_of(step.proposal, step.base))
+                steps.append(step)
+            except BaseException as raised:
+                job.fault = fault_of(job.name, raised)
+        try:
+            durable = self._patiently(lambda: self._log.begin(appends))
+        except MisformedAppend as fault:
+            faulty = [step.job for step in steps if step.job.name == fault.job]
+            for job in faulty:
+                job.fault = fault
+            if not faulty:
+                raise
+            return self._begin(turn)
         self._at("turn.begun")
         return Begun(steps, appends, durable)
 
@@ -164,6 +180,8 @@ class Writer:
             except LostTenure as loss:
                 job.lost = loss.outcome
                 lost.append(loss)
+            except BaseException as raised:
+                job.fault = fault_of(job.name, raised)
         self._at("turn.published")
         if far:
             self._keep(far)
@@ -174,11 +192,11 @@ class Writer:
 
         Nothing depends on them: where the store fails, the next turn tries again, and its append says what is wrong.
         """
-        batch = [
-            (job, Keep(job.claim.fence, job.kept, snapshot))
-            for job in jobs
-            if (snapshot := Snapshot.of(job.transcript, job.head)) is not None
-        ]
+        batch = list[tuple[Job, Keep]]()
+        for job in jobs:
+            with suppress(Exception):  # what is wrong with its state, its next step says
+                if (snapshot := Snapshot.of(job.transcript, job.head)) is not None:
+                    batch.append((job, Keep(job.claim.fence, job.kept, snapshot)))
         if not batch:
             return
         with suppress(Problem):

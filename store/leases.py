@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, func, literal, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, func, literal, not_, or_, select, update
 
 from ..fsm.limits import TENURES_STALLED_MAX
 from ..fsm.ports import Caution, Claim, Head
@@ -31,30 +31,25 @@ class DatabaseLeases:
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
         caution: Caution | None = None,
+        full: Collection[str] = (),
     ) -> list[Claim]:
         now_ms = self._database.now_ms()
         free = or_(table.c.owner.is_(None), table.c.lease_until_ms <= now_ms, table.c.owner.in_(dead))
-        query = select(table.c.id).where(LIVE, free, *among(jobs), table.c.job.not_in(exclude)).order_by(table.c.id)
-        queries = [query.limit(limit)]
-        if caution is not None:
-            mine = table.c.owner == worker  # by a claim whose answer was lost, and nobody else's to take
-            suspect = query.where(table.c.stalled > 0, func.coalesce(table.c.claim_after_ms, 0) <= now_ms)
-            ordinary = query.where(or_(table.c.stalled == 0, mine))
-            queries = [ordinary.limit(limit)]
-            if caution.suspects:
-                queries.insert(0, suspect.limit(min(caution.suspects, limit)))
+        left = *among(jobs), table.c.job.not_in(exclude), table.c.model.not_in(full)
+        query = select(table.c.id).where(LIVE, free, *left).order_by(table.c.id)
+        queries = [query.limit(limit)] if caution is None else cautious(query, caution, worker, now_ms, limit)
         if self._database.sqlite and not self._any(queries):
             return []  # found out without the write lock, which others need
         with self._database.transaction("claim") as connection:
             # Rows that another worker is claiming at this moment are skipped, not waited for.
             chosen: list[int] = []
             for each in queries:
-                found = connection.scalars(each.with_for_update(skip_locked=True))
-                chosen += [number for number in found if number not in chosen]
+                if not chosen:
+                    chosen += connection.scalars(each.with_for_update(skip_locked=True))
             tenure = {"fence": table.c.fence + 1, "owner": worker, "lease_until_ms": now_ms + lease_ms}
             claimed = (
                 update(table)
-                .where(table.c.id.in_(chosen[:limit]))
+                .where(table.c.id.in_(chosen))
                 .values(tenure | judged(worker, now_ms, 0 if caution is None else caution.delay_ms))
                 .returning(*[table.c[name] for name in ("id", "job", "fence", "sequence", "chain", "model", "stalled")])
             )
@@ -95,11 +90,35 @@ class DatabaseLeases:
         return held.order_by(table.c.id).with_for_update()
 
 
+def cautious(
+    query: Select[tuple[int]], caution: Caution, worker: str, now_ms: ColumnElement[int], limit: int
+) -> list[Select[tuple[int]]]:
+    """The choices to make, one after the other until one finds a job: a suspect alone, else ordinary jobs.
+
+    Those that are known are few and have an index, and so have those whose owner is gone, which this claim will count.
+    """
+    stalls, mine = stalling(worker), table.c.owner == worker  # by a claim whose answer was lost
+    ordinary = query.where(or_(and_(table.c.stalled == 0, not_(stalls)), mine)).limit(limit)
+    if not caution.suspects:
+        return [ordinary]
+    due = or_(func.coalesce(table.c.claim_after_ms, 0) <= now_ms, mine)
+    owned = table.alias("owned")
+    among_owned = table.c.id.in_(select(owned.c.id).where(owned.c.finish.is_(None), owned.c.owner.is_not(None)))
+    known, new = query.where(table.c.stalled > 0, due), query.where(among_owned, stalls, table.c.stalled == 0)
+    few = min(caution.suspects, limit)
+    return [known.limit(few), new.limit(few), ordinary]
+
+
+def stalling(worker: str) -> ColumnElement[bool]:
+    """Whether a claim by `worker` counts a stall."""
+    gone = and_(table.c.owner.is_not(None), table.c.owner != worker)
+    return and_(gone, table.c.output <= func.coalesce(table.c.claimed_output, table.c.output))
+
+
 def judged(worker: str, now_ms: ColumnElement[int], delay_ms: int) -> dict[str, ColumnElement[int]]:
     """What a claim finds out about the tenure before, and what follows from it; see `stalls`."""
-    alone = and_(table.c.owner.is_not(None), table.c.owner != worker, table.c.sequence > table.c.claimed_sequence)
     stalled = case(
-        (table.c.output > table.c.claimed_output, 0), (alone, table.c.stalled + 1), else_=table.c.stalled
+        (table.c.output > table.c.claimed_output, 0), (stalling(worker), table.c.stalled + 1), else_=table.c.stalled
     )  # fmt: skip
     delays = {count: delay_ms * doubled(count) for count in range(1, TENURES_STALLED_MAX)}
     delay = case(delays, value=stalled, else_=literal(delay_ms * doubled(TENURES_STALLED_MAX), BigInteger))

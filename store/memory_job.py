@@ -35,7 +35,6 @@ class MemoryJob:
     lease_until_ms: int | None = None
     stalled: int = 0
     claimed_output: int | None = None
-    claimed_sequence: int | None = None
     claim_after_ms: int | None = None
     ended_ms: int | None = None
     retain_ms: int | None = None
@@ -83,14 +82,23 @@ class MemoryJob:
         expired = self.lease_until_ms is not None and self.lease_until_ms <= now_ms
         return self.finish is None and (self.owner is None or expired or self.owner in dead)
 
+    def stalls(self, worker: str) -> bool:
+        """Whether a claim by `worker` counts a stall."""
+        brought = self.claimed_output is not None and self.output > self.claimed_output
+        return self.owner not in (None, worker) and not brought
+
+    def suspect(self, worker: str, now_ms: int) -> bool:
+        """Whether it stalls, and may be claimed by now."""
+        if self.stalled == 0:
+            return self.stalls(worker)
+        return self.owner == worker or (self.claim_after_ms or 0) <= now_ms
+
     def claim(self, number: int, worker: str, now_ms: int, lease_ms: int, delay_ms: int) -> Claim:
         """Begin a tenure; see `stalls` for what it says of the one before."""
         if self.claimed_output is not None and self.output > self.claimed_output:
             self.stalled = 0
-        elif self.owner not in (None, worker) and self.head.sequence > (self.claimed_sequence or 0):
-            self.stalled += self.claimed_sequence is not None
+        self.stalled += self.stalls(worker)
         self.fence, self.owner, self.lease_until_ms = self.fence + 1, worker, now_ms + lease_ms
-        self.claimed_sequence = self.head.sequence
         self.claimed_output, delay = self.output, delay_ms * doubled(self.stalled)
         self.claim_after_ms = now_ms + delay + delay * spread(number, self.fence) // SPREAD if self.stalled else None
         return Claim(self.job, self.fence, self.head, self.model, self.stalled)

@@ -105,12 +105,14 @@ class MemoryStore:
         return Admission(job, created=True)
 
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:
-        offers = [offer(append) for append in batch]
-        with self._lock:
-            return [self._append(offered) for offered in offers]
+        return self.begin(batch)()
 
     def begin(self, batch: Sequence[Append]) -> Durable:
-        return partial(self.append, batch)
+        return partial(self._take, [offer(append) for append in batch])
+
+    def _take(self, offers: Sequence[Offer]) -> list[AppendResult]:
+        with self._lock:
+            return [self._append(offered) for offered in offers]
 
     def _append(self, offered: Offer) -> AppendResult:
         append = offered.append
@@ -251,19 +253,24 @@ class MemoryStore:
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
         caution: Caution | None = None,
+        full: Collection[str] = (),
     ) -> list[Claim]:
         with self._lock:
             now_ms = self._clock()
             free = [
                 (number, job)
                 for number, job in enumerate(self._jobs.values(), 1)
-                if job.free(now_ms, dead) and (jobs is None or job.job in jobs) and job.job not in exclude
+                if job.free(now_ms, dead) and (jobs is None or job.job in jobs)
+                if job.job not in exclude and job.model not in full
             ]
             if caution is not None:
-                suspects = [each for each in free if each[1].stalled and (each[1].claim_after_ms or 0) <= now_ms]
-                ordinary = [each for each in free if not each[1].stalled or each[1].owner == worker]
-                taken = suspects[: caution.suspects]
-                free = taken + [each for each in ordinary if each not in taken]
+                suspects = [each for each in free if each[1].suspect(worker, now_ms)]
+                suspects.sort(key=lambda each: each[1].stalled == 0)  # those that are known first
+                ordinary = [
+                    each for each in free
+                    if each[1].owner == worker or not (each[1].stalled or each[1].stalls(worker))
+                ]  # fmt: skip
+                free = suspects[: caution.suspects] or ordinary
             delay_ms = 0 if caution is None else caution.delay_ms
             chosen = sorted(free[:limit], key=itemgetter(0))
             return [job.claim(number, worker, now_ms, lease_ms, delay_ms) for number, job in chosen]

@@ -1,8 +1,8 @@
 """Jobs whose tenures stall: what is counted, and when such a job may be claimed again.
 
-A tenure stalls that was recorded, ends without a release and has brought no token. Nobody sees it end; the next claim
-does, which counts it in the statement that it is anyway. A process that dies before it has recorded a tenure, as when
-it loads the model, has not died of the job.
+A tenure stalls that ends without a release and has brought no token, however far it came: a process may die of a job
+while it loads the model, or compiles the grammar. Nobody sees it end; the next claim does, which counts it in the
+statement that it is anyway.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ GUIDANCE: Final = {
     "database_locked": "Find the process that holds it: for SQLite an open shell, a backup or a migration (`fuser "
     "decodelog.db`), for PostgreSQL `pg_stat_activity` and `pg_locks`. Ending that process is safe.",
     "fetch_failed": "Look at the network, the proxy and the disk, and fetch again: nothing half-fetched is used.",
-    "no_free_slot": "For programs that reserve lanes themselves: hold fewer jobs than the session has slots.",
+    "no_free_slot": "For programs that reserve lanes themselves: hold fewer jobs than the session has slots. No job "
+    "fails of it: a worker claims as many as there is room for, and gives back what finds none. Where one says that "
+    "there are 0 slots, its model has room for no job at all.",
     "call_failed": "It counts against its job's retry budget, and the reason is in `decodelog events JOB`. Where many "
     "jobs fail so, look at the worker's memory and device.",
     "prepared_cache_changed": "As `call_failed`. Repeated, something else writes into the cache: restart that worker.",
@@ -49,6 +51,8 @@ GUIDANCE: Final = {
     "job_busy": "A repair or a restore needs the job for itself. Wait for its end, or stop the worker that holds it.",
     "child_failed": "Run `decodelog doctor`; where the kernel has killed the process, give it more memory.",
     # stop and look
+    "job_fault": "The job is FAILED, its committed text stays, and jobs beside it went on. Keep `decodelog export JOB` "
+    "and the worker's versions, and report the message. Submitted again it may end the same way.",
     "broken_limits": "The installation was edited: install it anew.",
     "broken_table": "The installation was edited: install it anew.",
     "broken_invariant": "Run `decodelog audit JOB`, keep `decodelog export JOB --out job.dlog`, and report both.",
@@ -71,6 +75,10 @@ GUIDANCE: Final = {
     "model_not_fetched": "Fetch it on each machine that has workers.",
     "unwritable_models": "Correct the permissions, or make room.",
     "broken_artifact": "Fetch the model again; where it comes back, look at the disk.",
+    "not_runnable_here": "A library failed while it loaded the model or compiled the grammar, or took longer than five "
+    "minutes. Look at the model's files and where they lie (a network mount that hangs), at free memory, and at the "
+    "libraries' versions. The job stays for another worker, and this one does not take it "
+    "again until it is started anew.",
     "not_admissible": "On a worker: its model, device or torch is not what the job binds. The job stays for a worker "
     "that is; keep one until such jobs are done, or cancel them.",
     "lost_tenure": "Ordinary after a worker was paused for longer than its lease, or its database was away for so "

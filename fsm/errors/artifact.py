@@ -50,6 +50,19 @@ class BrokenArtifact(Rejected):
 
 
 @dataclass(eq=False)
+class NotRunnableHere(Rejected):
+    """A library failed, or did not come to an end, where it made ready what a job needs."""
+
+    code = "not_runnable_here"
+    says = (
+        "{what} cannot be made ready here: {reason}; its jobs are left to others: see to its files and to this "
+        "machine's memory, and start the worker again"
+    )
+    what: str
+    reason: str
+
+
+@dataclass(eq=False)
 class UnsupportedModel(Rejected):
     code = "unsupported_model"
     says = "the checkpoint has {key} = {value}, and this decoder takes {supported}; use another checkpoint"

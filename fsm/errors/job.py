@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .problem import Rejected, Transient
+from .problem import Defect, Rejected, Transient
 
 
 @dataclass(eq=False)
@@ -39,6 +39,20 @@ class PoisonJob(Rejected):
     )
     job: str
     tenures: int
+
+
+@dataclass(eq=False)
+class JobFault(Defect):
+    """Something raised in the work for one job: `cause` is the exception's name, `reason` what it says."""
+
+    code = "job_fault"
+    says = (
+        "the work for job {job} met a fault of this program or of a library ({cause}: {reason}); keep "
+        "`decodelog export {job}`, and report it"
+    )
+    job: str
+    cause: str
+    reason: str
 
 
 @dataclass(eq=False)

@@ -94,6 +94,7 @@ class ScriptedModel:
         )
         self.runtime = RuntimeFacts("float32", "float32", "slot_arena", "cpu", "scripted")
         self.recorded = (("device", "cpu"), ("model", "scripted"))
+        self.lanes: int | None = None
         self._session = ScriptedSession(config, len(self.text.pieces), self.text.special)
 
     def session(self, width: int) -> ScriptedSession:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from hashlib import sha256
 from json import loads
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,7 +21,9 @@ from ...fsm.errors import BrokenInvariant, GrammarRefused
 from ...fsm.limits import BLANKS_MAX
 from ...fsm.output.standing import Standing
 from ...fsm.transforms import Grammar
+from ..faults import is_fault, told
 from ..model import Model
+from ..trial import trial
 from .json_guard import JsonGuard, TokenFacts
 from .kinds import Mask
 
@@ -30,6 +33,9 @@ _OPTIONS = '%llguidance {"no_forcing": true, "allow_invalid_utf8": false}'
 _JSON_OPTIONS = {"whitespace_flexible": True, "whitespace_pattern": rf"[ \t\n\r]{{1,{BLANKS_MAX}}}"}
 _GUIDANCE = "x-guidance"
 LIBRARY = ("grammar_library", f"llguidance {__version__}")
+SECONDS, MEMORY = 10, 1 << 29
+"""What compiling a grammar and its first mask may take: of a processor's time, and in bytes."""
+REMEMBERED = 1024
 _LISTING = re.compile(r"\n *1 \| ")
 
 
@@ -46,6 +52,7 @@ class Grammars:
         self.pieces = pieces
         self.eos_ids = frozenset(eos_ids)
         self.facts = TokenFacts(pieces)
+        self._tried: dict[bytes, str] = {}  # what came of the trial of each grammar, the newest ones
         self.usable: Mask = np.array([bool(piece) or index in self.eos_ids for index, piece in enumerate(pieces)])
         # The library needs an end token. Where the model has none, one beyond its vocabulary stands in.
         self._tokenizer = LLTokenizer(
@@ -57,9 +64,18 @@ class Grammars:
     def parser(self, grammar: Grammar) -> Parser:
         """A parser at the beginning of a text.
 
-        Errors: GrammarRefused with the compiler's words, or because no text is in the language.
+        Errors: GrammarRefused with the compiler's words, because it takes too long or too much memory, or because no
+        text is in the language.
         """
-        matcher = LLMatcher(self._tokenizer, _lark(grammar), log_level=0)
+        try:
+            text = _lark(grammar)
+            if reason := self._hopeless(text):
+                raise GrammarRefused(grammar.language, reason)
+            matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        except BaseException as raised:
+            if isinstance(raised, GrammarRefused) or not is_fault(raised):
+                raise
+            raise GrammarRefused(grammar.language, told(raised)) from raised
         if matcher.is_error():
             # The library's words, without its listing of the text that it was given.
             reason = _LISTING.split(matcher.get_error(), maxsplit=1)[0]
@@ -68,6 +84,16 @@ class Grammars:
         if not parser.allowed().any():
             raise GrammarRefused(grammar.language, "it has no text, or the model has no token to begin one")
         return parser
+
+    def _hopeless(self, text: str) -> str:
+        """Why the compiler comes to no end with a grammar, if so; a short one can take all time and memory there is."""
+        digest = sha256(text.encode()).digest()
+        if (reason := self._tried.get(digest)) is None:
+            reason = trial(lambda: LLMatcher(self._tokenizer, text, log_level=0).compute_bitmask(), SECONDS, MEMORY)
+            if len(self._tried) >= REMEMBERED:
+                self._tried.pop(next(iter(self._tried)), None)
+            self._tried[digest] = reason
+        return reason
 
 
 def grammars_of(model: Model) -> Grammars:

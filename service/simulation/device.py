@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nan
 
-from ...fsm.errors import PreparedCacheChanged
+from ...fsm.errors import NoFreeSlot, PreparedCacheChanged
 from ...runtime.model import Caller, Model
 from ...runtime.session import Decode, Lane, Prefill, Ticket
 from .faults import Faults
@@ -35,12 +35,26 @@ class Harm:
 
 
 class Device:
-    """A model in one process, with the interface of any."""
+    """A model in one process, with the interface of any.
 
-    def __init__(self, model: Model, scheduler: Scheduler, process: Process, faults: Faults, harm: Harm) -> None:
+    room     jobs that each session has lanes for, None without bound
+    candid   whether it says so
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        scheduler: Scheduler,
+        process: Process,
+        faults: Faults,
+        harm: Harm,
+        room: int | None = None,
+        candid: bool = True,
+    ) -> None:
         self.facts, self.runtime, self.recorded, self.text = model.facts, model.runtime, model.recorded, model.text
+        self.lanes = room if candid else None
         self._model = model
-        self._world = scheduler, process, faults, harm
+        self._world = scheduler, process, faults, harm, room
         self._sessions: dict[int, Calls] = {}
 
     def session(self, width: int) -> Calls:
@@ -57,7 +71,10 @@ class Device:
 class Calls:
     """A session whose calls take virtual time and may fail."""
 
-    def __init__(self, caller: Caller, scheduler: Scheduler, process: Process, faults: Faults, harm: Harm) -> None:
+    def __init__(
+        self, caller: Caller, scheduler: Scheduler, process: Process, faults: Faults, harm: Harm, room: int | None
+    ) -> None:
+        self._room = room
         self._caller, self._scheduler, self._process, self._faults, self._harm = (
             caller, scheduler, process, faults, harm,
         )  # fmt: skip
@@ -66,6 +83,8 @@ class Calls:
         self._called: dict[int, Sequence[str]] = {}
 
     def open(self, request: str, positions: int) -> Lane:
+        if self._room is not None and len(self._lanes) >= self._room:
+            raise NoFreeSlot(self._room)
         lane = self._caller.open(request, positions)
         self._lanes[lane] = None
         return lane

@@ -148,8 +148,9 @@ class Connection:
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
         caution: Caution | None = None,
+        full: Collection[str] = (),
     ) -> list[Claim]:
-        return self._do("claim", lambda: self._store.claim(worker, lease_ms, limit, jobs, dead, exclude, caution))
+        return self._do("claim", lambda: self._store.claim(worker, lease_ms, limit, jobs, dead, exclude, caution, full))
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         if self._faults.left and self._faults.strike("heartbeat", 10.0):

@@ -87,6 +87,8 @@ class World:
             beside=draws.choice((True, False, None)),
             snapshot_events=draws.choice((6, SNAPSHOT_EVENTS)),
         )
+        self._room, self._candid = draws.choice((None, None, 1, 2)), draws.random() < 0.5
+        self._loads_ms = draws.choice((0, 0, 30, LEASE_MS))
         self._form = draws.choice(("prefill", "reexecute"))
         self._workers: dict[str, tuple[Process, Worker]] = {}
         self.alive: set[str] = set()
@@ -209,7 +211,10 @@ class World:
     def _worker(self, process: Process, devices: dict[str, Device]) -> Worker:
         def load(name: str) -> Device:
             self.scheduler.point(process, "model.load")
-            return devices.setdefault(name, Device(model(), self.scheduler, process, self.faults, self.harm))
+            if self._loads_ms:
+                self.scheduler.wait(process, None, self.draws.randrange(self._loads_ms))
+            device = Device(model(), self.scheduler, process, self.faults, self.harm, self._room, self._candid)
+            return devices.setdefault(name, device)
 
         def read(job: str, emissions: Sequence[Emission], state: State) -> None:
             self._read(process, job, emissions)

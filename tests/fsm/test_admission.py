@@ -44,6 +44,7 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("text_interface.eos_ids", {"text_interface.eos_ids": [2]}),
     ("text_interface.pad_id", {"text_interface.pad_id": 1}),
     ("termination.eos_ids", {"termination.eos_ids": [2]}),
+    ("special_ids_in_vocabulary", {}),
     ("policy_transform_repeated", {"policy.transforms": [{"kind": "temperature", "value": 1}] * 2}),
     ("policy_greedy_reshapes", {"policy.family": "greedy"}),
     ("policy_temperature_missing", {"policy.transforms": [{"kind": "top_k", "k": 5}]}),
@@ -100,6 +101,15 @@ def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None
         tiny = {"text_interface.vocabulary_size": 10, "prompt.token_ids": [1] * 4, "policy.logprobs_top": 11}
         assert failing(tiny, dataclasses.replace(FACTS, vocabulary_size=10)) == name
         assert failing({**tiny, "policy.logprobs_top": 10}, dataclasses.replace(FACTS, vocabulary_size=10)) is None
+    elif name == "special_ids_in_vocabulary":
+        for kind in ("eos_ids", "bos_id", "pad_id"):
+            of_kind = {"eos_ids": [2, 300], "bos_id": 300, "pad_id": 300}[kind]
+            stated = {f"text_interface.{kind}": of_kind}
+            if kind == "eos_ids":
+                stated["termination.eos_ids"] = of_kind
+            facts = dataclasses.replace(FACTS, **{kind: tuple(of_kind) if isinstance(of_kind, list) else of_kind})
+            assert failing(stated, facts) == name
+            assert failing(stated, dataclasses.replace(facts, vocabulary_size=301)) == "text_interface.vocabulary_size"
     else:
         assert failing(changes) == name
 

@@ -157,6 +157,40 @@ def test_the_end_ids_come_from_the_generation_config_first(tmp_path: Path, fetch
     assert (facts.bos_id, facts.eos_ids, facts.pad_id) == (1, (2,), 0)
 
 
+@pytest.mark.contract("ENV-6")
+@pytest.mark.parametrize("kind", ["bos", "eos", "pad"])
+@pytest.mark.parametrize("where", ["generation_config.json", "config.json", "tokenizer_config.json"])
+def test_a_special_id_that_the_vocabulary_lacks_is_refused_at_load(fetched: Path, where: str, kind: str) -> None:
+    """Else a mask of the end ids would write into the row of a batch mate."""
+    size = load_facts(fetched).vocabulary_size
+    (fetched / artifacts.MANIFEST).unlink()
+    last = size - 1 if kind != "eos" else [2, size - 1]
+    for stated, name in ((last, None), (size, str(size)), ([2, size + 7], str(size + 7)), (-1, "-1")):
+        if where == "tokenizer_config.json":
+            if not isinstance(stated, int):
+                continue
+            state(fetched, "config.json", **{f"{kind}_token_id": None})
+            state(fetched, "generation_config.json", **{f"{kind}_token_id": None})
+            state(fetched, where, **{f"{kind}_token": "<|far|>"})
+            tokenizer = json.loads((fetched / "tokenizer.json").read_text())
+            tokenizer["added_tokens"] = [{"content": "<|far|>", "id": stated}]
+            (fetched / "tokenizer.json").write_text(json.dumps(tokenizer))
+        else:
+            state(fetched, "generation_config.json", **{f"{kind}_token_id": None})
+            state(fetched, where, **{f"{kind}_token_id": stated})
+        if name is None:
+            load_facts(fetched)
+            continue
+        with pytest.raises(BrokenArtifact, match=rf"{kind}_token_id is {name}, and its vocabulary"):
+            load_facts(fetched)
+
+
+def state(directory: Path, name: str, **fields: object) -> None:
+    path = directory / name
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps({**before, **fields}))
+
+
 @pytest.mark.contract("OUT-3")
 def test_the_real_models_facts() -> None:
     try:

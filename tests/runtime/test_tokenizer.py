@@ -20,6 +20,7 @@ from decodelog.fsm.errors import (
     TextNotEncodable,
     UnsupportedModel,
 )
+from decodelog.fsm.limits import VOCABULARY_SIZE_MAX
 from decodelog.runtime.tokenizer import TextInterface, load_text, special_id, template_of
 
 
@@ -145,6 +146,42 @@ def test_a_broken_tokenizer_file_is_named(tmp_path: Path, content: str | None) -
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(BrokenArtifact, match=r"tokenizer\.json"):
         load_text(tmp_path, 1)
+
+
+@pytest.mark.contract("ENV-1")
+@pytest.mark.parametrize("kind", ["BPE", "WordLevel"])
+def test_an_id_beyond_any_vocabulary_is_refused_before_an_array_is_made_for_it(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    vocabulary = {"a": 0, "b": 1, "[UNK]": 2}
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary, []) if kind == "BPE" else models.WordLevel(vocabulary, unk_token="[UNK]")
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path))
+    assert load_text(tmp_path, 2).pieces == (b"a", b"b")
+    raw = json.loads(path.read_text())
+    raw["model"]["vocab"]["b"] = VOCABULARY_SIZE_MAX - 1
+    path.write_text(json.dumps(raw))
+    assert load_text(tmp_path, 2).pieces == (b"a", b"")
+    for largest in (VOCABULARY_SIZE_MAX, 4_000_000_000):
+        raw["model"]["vocab"]["b"] = largest
+        path.write_text(json.dumps(raw))
+        with pytest.raises(BrokenArtifact, match=f"a token has the id {largest}"):
+            load_text(tmp_path, 2)
+
+
+def test_a_file_over_which_the_library_panics_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The prefix of every part but a first one is longer than the part."""
+    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    raw = json.loads(path.read_text())
+    raw["model"] |= {"continuing_subword_prefix": "##", "merges": ["a b"]}
+    path.write_text(json.dumps(raw))
+    with pytest.raises(BrokenArtifact, match=r"tokenizer\.json: .*(slice index|out of range)"):
+        load_text(tmp_path, 3)
+    assert "panicked" in capfd.readouterr().err  # by the library's own hook
 
 
 # ---- special tokens ------------------------------------------------------------------------------------------------

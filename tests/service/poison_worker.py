@@ -1,6 +1,9 @@
 """Workers that die of a job: forks of this process, one after the other, until one finds nothing left to do.
 
-python poison_worker.py URL MODEL JOB      prints, as JSON, how each worker ended
+python poison_worker.py URL MODEL JOB            dies where the model is called for the job
+python poison_worker.py URL MODEL NAME load      is killed while it loads the model of that name, if ever
+
+Both print, as JSON, how each worker ended.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 from decodelog.runtime.model import Caller
@@ -47,28 +51,37 @@ class Deadly:
         return calls
 
 
-def work(url: str, model: Any, job: str) -> None:
+def work(url: str, model: Any, poison: str, told: int) -> None:
+    def load(name: str) -> Any:
+        if told and name == poison:
+            os.write(told, b"!")
+            threading.Event().wait()  # until it is killed
+        return Deadly(model, poison)
+
     with opened(url) as store:
         name = new_worker_name()
-        Worker(
-            name, store, lambda _: Deadly(model, job), admit_job, now_ms, dead=dead_workers, pace=PACE
-        ).run(drain=True)  # fmt: skip
+        Worker(name, store, load, admit_job, now_ms, dead=dead_workers, pace=PACE).run(drain=True)
 
 
-def main(url: str, directory: str, job: str) -> list[int]:
+def main(url: str, directory: str, poison: str, place: str = "call") -> list[int]:
     from pathlib import Path
 
     model, ends = load_scripted(Path(directory)), []
     while len(ends) < WORKERS_MAX and 0 not in ends:
+        heard, told = os.pipe()
         pid = os.fork()
         if not pid:
             code = 1
             try:
                 signal.alarm(60)
-                work(url, model, job)
+                work(url, model, poison, told if place == "load" else 0)
                 code = 0
             finally:
                 os._exit(code)
+        os.close(told)
+        if os.read(heard, 1):  # nothing where it has ended by itself
+            os.kill(pid, signal.SIGKILL)
+        os.close(heard)
         ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     return ends
 

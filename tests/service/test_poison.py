@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,27 @@ def test_a_job_that_kills_each_worker_is_given_up_and_the_others_finish(database
     assert f"{TENURES_STALLED_MAX} workers in turn" in shown["error"]["message"]
     assert decodelog("audit", "--all", db=database_url).code == 0
     assert decodelog("show", before[0], "--json", db=database_url).json["text"] == TEXT.encode()[:12].decode()
+
+
+@pytest.mark.contract("LOG-7", "LOG-10")
+def test_a_model_that_each_worker_is_killed_over_while_it_loads_ends_its_job_and_no_other(
+    database_url: str, short_model: Path, tmp_path: Path
+) -> None:
+    """Nobody dies of a job later than here, and none earlier counts: its tenure is not even recorded."""
+    heavy = tmp_path / "heavy"
+    shutil.copytree(short_model, heavy)
+    before = decodelog(*SUBMIT, short_model, db=database_url).stdout.strip()
+    poison = decodelog(*SUBMIT, heavy, db=database_url).stdout.strip()
+    after = decodelog(*SUBMIT, short_model, db=database_url).stdout.strip()
+    name = {row.job: row.model for row in jobs(database_url)}[poison]
+    command = [sys.executable, str(WORKERS), database_url, str(short_model), name, "load"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [-9] * TENURES_STALLED_MAX + [0]
+    rows = {row.job: row for row in jobs(database_url)}
+    assert [rows[job].finish for job in (before, after)] == ["length"] * 2
+    assert (rows[poison].finish, rows[poison].stalled) == ("poison_job", TENURES_STALLED_MAX)
+    assert decodelog("audit", "--all", db=database_url).code == 0
 
 
 @pytest.mark.contract("LOG-7")

@@ -64,9 +64,15 @@ class Writer:
         return replace(self, head=head, output=self.output + 1)
 
 
-def admit(store: Any, job: str = "job-1", idempotency_key: str | None = None, identity: str = IDENTITY) -> Writer:
+def admit(
+    store: Any,
+    job: str = "job-1",
+    idempotency_key: str | None = None,
+    identity: str = IDENTITY,
+    model: str = "scripted",
+) -> Writer:
     """A writer for a job that was just admitted."""
-    store.admit(job, identity, "scripted", 5, envelope(job), idempotency_key)
+    store.admit(job, identity, model, 5, envelope(job), idempotency_key)
     return Writer(job, store.row(job).head)
 
 

@@ -251,13 +251,56 @@ def test_jobs_that_stall_come_one_at_a_time_and_others_before_them(store):
     for number in range(4):
         admit(store, f"job-{number}")
     tenures(store, "worker-0", HOUR_MS, 2)
-    tenures(store, "worker-1", HOUR_MS, 2, jobs=["job-0", "job-1"], dead=["worker-0"], caution=AT_ONCE)
+    for job in ("job-0", "job-1"):  # both come alone already where the claim itself finds out that they stall
+        assert stalls(tenures(store, "worker-1", HOUR_MS, 9, dead=["worker-0"], caution=AT_ONCE)) == [(job, 1)]
     store.release("worker-1")
     assert stalls(tenures(store, "worker-2", HOUR_MS, 9, caution=AT_ONCE._replace(suspects=0))) == [
         ("job-2", 0), ("job-3", 0),
     ]  # fmt: skip
+    admit(store, "job-4")
     assert stalls(tenures(store, "worker-2", HOUR_MS, 9, caution=AT_ONCE)) == [("job-0", 1)]
-    assert stalls(tenures(store, "worker-3", HOUR_MS, 9)) == [("job-1", 1)]
+    assert stalls(tenures(store, "worker-3", HOUR_MS, 9)) == [("job-1", 1), ("job-4", 0)]
+
+
+@pytest.mark.contract("LOG-7")
+def test_ordinary_jobs_are_taken_while_those_that_stall_are_left_alone(store):
+    for number in range(3):
+        admit(store, f"job-{number}")
+    store.claim("worker-0", HOUR_MS, 1)
+    assert stalls(store.claim("worker-1", HOUR_MS, 9, dead=["worker-0"], caution=NOT_NOW)) == [("job-0", 1)]
+    assert stalls(store.claim("worker-2", HOUR_MS, 9, dead=["worker-1"], caution=NOT_NOW)) == [
+        ("job-1", 0), ("job-2", 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.contract("LOG-7")
+def test_jobs_of_models_that_have_no_room_are_left_to_others(store):
+    for number, of in enumerate(["full", "free", "full", "free"]):
+        admit(store, f"job-{number}", model=of)
+    store.claim("dead", HOUR_MS, 1)
+    assert taken(store.claim("worker-1", HOUR_MS, 9, full=["full"])) == [("job-1", 1), ("job-3", 1)]
+    assert store.claim("worker-1", HOUR_MS, 9, dead=["dead"], caution=AT_ONCE, full=["full", "free"]) == []
+    assert taken(store.claim("worker-2", HOUR_MS, 9)) == [("job-2", 1)]
+
+
+@pytest.mark.contract("LOG-7")
+def test_looking_for_jobs_that_stall_does_not_go_through_all_that_wait(sqlite_url):
+    store = open_store(sqlite_url)
+    statements = []
+    with store._database.single() as connection:
+        driver = connection.connection.dbapi_connection
+    driver.set_trace_callback(statements.append)
+    store.claim("worker-1", HOUR_MS, 8, dead=["dead"], caution=AT_ONCE)
+    driver.set_trace_callback(None)
+    chosen = [each for each in statements if each.startswith("SELECT")]
+    plans = [" ".join(row[3] for row in driver.execute(f"EXPLAIN QUERY PLAN {each}")) for each in chosen]
+    assert [
+        index
+        for plan, index in zip(plans, ("ix_jobs_suspects", "ix_jobs_owned", "ix_jobs_live"), strict=True)
+        if index in plan
+    ] == ["ix_jobs_suspects", "ix_jobs_owned", "ix_jobs_live"]
+    assert "SEARCH jobs USING INTEGER PRIMARY KEY" in plans[1]
+    store.close()
 
 
 @pytest.mark.contract("LOG-7")
@@ -292,12 +335,12 @@ def test_the_delay_doubles_and_jobs_that_stall_together_come_back_apart():
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_process_that_dies_before_its_tenure_is_recorded_has_not_died_of_the_job(store):
-    """As one that cannot load its model, on a machine where another one could."""
+def test_a_claim_counts_what_died_before_its_tenure_was_recorded_too(store):
+    """A process may die of a job while it loads the model, or compiles the grammar."""
     admit(store)
-    for number in range(TENURES_STALLED_MAX + 2):
-        claims = store.claim(f"worker-{number}", HOUR_MS, 1, dead=[f"worker-{number - 1}"], caution=NOT_NOW)
-        assert stalls(claims) == [("job-1", 0)]
+    for number in range(TENURES_STALLED_MAX + 1):
+        claims = store.claim(f"worker-{number}", HOUR_MS, 1, dead=[f"worker-{number - 1}"], caution=AT_ONCE)
+        assert stalls(claims) == [("job-1", number)]
 
 
 @pytest.mark.contract("LOG-7")
@@ -305,7 +348,7 @@ def test_a_claim_whose_answer_was_lost_is_made_again_whatever_is_suspected_of_th
     for number in range(2):
         admit(store, f"job-{number}")
     tenures(store, "worker-0", HOUR_MS, 2)
-    held = [("job-0", 1), ("job-1", 1)]
-    assert stalls(tenures(store, "worker-1", HOUR_MS, 9, dead=["worker-0"], caution=NOT_NOW)) == held
+    assert stalls(tenures(store, "worker-1", HOUR_MS, 9, dead=["worker-0"], caution=NOT_NOW)) == [("job-0", 1)]
     for caution in (NOT_NOW, NOT_NOW._replace(suspects=0), AT_ONCE):
-        assert stalls(store.claim("worker-1", HOUR_MS, 9, dead=["worker-1"], caution=caution)) == held
+        again = store.claim("worker-1", HOUR_MS, 9, dead=["worker-1"], caution=caution)
+        assert stalls(again) == [("job-0", 1)], caution

@@ -1,0 +1,167 @@
+"""A model that cannot be made ready here, or not in time, is a reason to leave its jobs to others, and no more."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from cranks import LEASE_MS, assert_audited, model, result
+from databases import wall_clock_ms
+from workers import ENDLESS, FAST, running, wait_for
+
+from decodelog.fsm.draft import draft_from
+from decodelog.fsm.errors import BrokenArtifact, NotRunnableHere
+from decodelog.runtime.host import THREADS
+from decodelog.runtime.loading import Loading
+from decodelog.runtime.worker import Worker
+from decodelog.service.compose import admit_job
+from decodelog.service.submit import submit
+
+
+class PanicException(BaseException):
+    """As a library in Rust raises it."""
+
+
+def admitted(store, name, of, **draft):
+    return submit(store, of, name, draft_from({"prompt": "a", **draft}), 0).job
+
+
+def worker(store, load, heard, name="worker-1", **pace):
+    return Worker(
+        name, store, load, admit_job, wall_clock_ms, notice=heard.__setitem__, pace=replace(FAST, **pace)
+    )  # fmt: skip
+
+
+@pytest.mark.contract("LOG-7", "CALL-9")
+def test_a_load_that_hangs_holds_nobody_up_and_gives_its_jobs_back(store):
+    """The other model's job is claimed while the first one hangs, and runs to its end."""
+    go_on, of, heard = threading.Event(), model("Hello"), {}
+
+    def load(name):
+        if name == "stuck":
+            go_on.wait()
+        return of
+
+    stuck = [admitted(store, "stuck", of) for _ in range(3)]
+    good = admitted(store, "good", of)
+    try:
+        worker(store, load, heard, load_ms=400).run(drain=True)
+        assert result(store, good)["text"] == "Hello"
+        assert {heard[job].code for job in stuck} == {"not_runnable_here"}
+        assert "the model stuck" in str(heard[stuck[0]])
+        assert "more than 0.4 s" in str(heard[stuck[0]])
+        assert {(store.row(job).owner, store.row(job).finish, store.row(job).stalled) for job in stuck} == {
+            (None, None, 0)
+        }
+    finally:
+        go_on.set()
+    worker(store, lambda name: of, heard, "worker-2").run(drain=True)
+    assert {result(store, job)["text"] for job in stuck} == {"Hello"}
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_load_that_takes_longer_than_a_lease_keeps_its_job_and_others_their_turns(store):
+    go_on, heard = threading.Event(), {}
+    models = {"slow": model("Hello"), "endless": model(**ENDLESS)}
+
+    def load(name):
+        if name == "slow":
+            go_on.wait()
+        return models[name]
+
+    endless = admitted(store, "endless", models["endless"], max_new_tokens=100_000, ignore_eos=True)
+    with running(worker(store, load, heard, lease_ms=300)):
+        wait_for(lambda: store.row(endless).output > 0)
+        slow = admitted(store, "slow", models["slow"])
+        wait_for(lambda: store.row(slow).owner is not None)
+        until = store.row(slow).lease_until_ms
+        wait_for(lambda: store.row(slow).lease_until_ms > until + 600)
+        output = store.row(endless).output
+        wait_for(lambda: store.row(endless).output > output)
+        go_on.set()
+        wait_for(lambda: store.row(slow).finish == "eos")
+    assert (result(store, slow)["usage"]["attempts"], heard) == (1, {})
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_model_that_is_ready_too_late_serves_the_next_job(store):
+    go_on, of, heard = threading.Event(), model("Hello"), {}
+    late = admitted(store, "late", of)
+    with running(worker(store, lambda name: (go_on.wait(), of)[1], heard, load_ms=1)):
+        wait_for(lambda: late in heard)
+        go_on.set()
+        following = admitted(store, "late", of)
+        wait_for(lambda: store.row(following).finish is not None or following in heard)
+        while following in heard:  # the thread that has loaded it had no time yet
+            following = admitted(store, "late", of)
+            wait_for(lambda job=following: store.row(job).finish is not None or job in heard)
+    assert result(store, following)["text"] == "Hello"
+
+
+@pytest.mark.contract("LOG-7", "ENV-9")
+@pytest.mark.parametrize(
+    "raised",
+    [ImportError("no such library"), PanicException("a slice is too short"), MemoryError(), RecursionError("too deep")],
+    ids=lambda raised: type(raised).__name__,
+)
+@pytest.mark.parametrize("place", ["load", "weights"])
+def test_whatever_a_library_raises_is_a_typed_reason_and_ends_nobody(store, raised, place):
+    of, heard = model("Hello"), {}
+
+    class Heavy:
+        def __getattr__(self, name):
+            if name == "recorded":
+                raise raised
+            return getattr(of, name)
+
+    def load(name):
+        if name == "bad" and place == "load":
+            raise raised
+        return Heavy() if name == "bad" else of
+
+    bad, good = admitted(store, "bad", of), admitted(store, "good", of)
+    worker(store, load, heard).run(drain=True)
+    assert result(store, good)["text"] == "Hello"
+    assert (heard[bad].code, store.row(bad).owner) == ("not_runnable_here", None)
+    assert type(raised).__name__ in str(heard[bad])
+    assert str(raised) in str(heard[bad])
+    assert not store.claim("next", LEASE_MS, 9, [bad])[0].stalled
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_model_that_failed_once_is_tried_again_for_the_next_job(store):
+    of, heard, loads = model("Hello"), {}, []
+
+    def load(name):
+        loads.append(name)
+        if len(loads) == 1:
+            raise BrokenArtifact(name, "is being copied")
+        return of
+
+    first, second = admitted(store, "of", of), admitted(store, "of", of)
+    worker(store, load, heard, claims_max=1).run(drain=True)
+    assert (heard[first].code, len(loads)) == ("broken_artifact", 2)
+    assert result(store, second)["text"] == "Hello"
+
+
+def test_what_is_to_end_the_process_is_no_result_of_a_load():
+    ended = []
+
+    class Host:
+        monotonic_s = THREADS.monotonic_s
+        flag = THREADS.flag
+
+        def start(self, run, name):
+            with pytest.raises(SystemExit):
+                run()
+            ended.append(name)
+
+    def leave():
+        raise SystemExit
+
+    loading = Loading("it", leave, 0.0, Host())
+    assert ended == ["loading it"]
+    with pytest.raises(NotRunnableHere):
+        loading.result()

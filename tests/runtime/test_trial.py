@@ -1,0 +1,78 @@
+"""A grammar that its compiler comes to no end with is refused, by its time and by its memory, and harms nobody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from cranks import admit, assert_audited, model, result
+from workers import FAST, worker
+
+from decodelog.fsm.errors import GrammarRefused
+from decodelog.fsm.transforms import Grammar
+from decodelog.runtime.policy import grammar as grammars
+from decodelog.runtime.policy.grammar import Grammars
+from decodelog.runtime.trial import MIB, trial
+
+ENDLESS = "start: X\nX: /.*a.{20}/ & ~/.*b.{20}/ & /.*c.{19}/"  # a state for each set of places
+
+
+def spin():
+    while True:
+        pass
+
+
+def eat():
+    held = []
+    while True:
+        held.append(bytearray(64 * MIB))
+
+
+def test_a_trial_tells_what_ends_from_what_does_not():
+    def refuse():
+        raise ValueError
+
+    assert trial(lambda: None, 5, 256 * MIB) == ""
+    assert trial(refuse, 5, 256 * MIB) == ""
+    assert trial(spin, 1, 256 * MIB) == "it takes more than 1 s"
+    assert trial(eat, 20, 256 * MIB) == "it takes more than 256 MiB of memory"
+    assert "(-6)" in trial(os.abort, 5, 256 * MIB)
+    assert "(-9)" in trial(lambda: os.kill(os.getpid(), signal.SIGKILL), 5, 256 * MIB)
+
+
+def test_what_waits_for_nothing_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr("decodelog.runtime.trial.WAITED_S", 0.2)
+    assert "(-9)" in trial(lambda: time.sleep(3600), 5, 256 * MIB)
+
+
+@pytest.mark.contract("OUT-5")
+@pytest.mark.parametrize(("language", "source"), [("lark", ENDLESS), ("regex", "a?" * 30_000)])
+def test_a_grammar_without_end_is_refused_once_and_for_all(monkeypatch, language, source):
+    monkeypatch.setattr(grammars, "SECONDS", 1)
+    made = Grammars([bytes([byte]) for byte in range(256)] + [b""], lambda token: token == 256, [256])
+    trials = []
+    monkeypatch.setattr(grammars, "trial", lambda *given: (trials.append(1), trial(*given))[1])
+    for _ in range(2):
+        with pytest.raises(GrammarRefused, match="it takes more than 1 s"):
+            made.parser(Grammar(kind="grammar", language=language, source=source))
+    assert len(trials) == 1
+    made.parser(Grammar(kind="grammar", language="regex", source="a{3}"))
+    made.parser(Grammar(kind="grammar", language="regex", source="a{3}"))
+    assert len(trials) == 2
+
+
+@pytest.mark.contract("OUT-5", "LOG-7")
+def test_a_job_with_such_a_grammar_is_left_with_its_reason_and_its_mates_go_on(store, monkeypatch):
+    of, heard = model("Hello"), {}
+    good = admit(store, of)
+    with monkeypatch.context() as unchecked:  # as one that was submitted where it takes less time
+        unchecked.setattr("decodelog.service.submit.check_grammar", lambda envelope, of: None)
+        bad = admit(store, of, grammar=ENDLESS)
+    monkeypatch.setattr(grammars, "SECONDS", 1)
+    worker(store, of, notice=heard.__setitem__, pace=FAST).run(drain=True)
+    assert result(store, good)["text"] == "Hello"
+    assert (heard[bad].code, store.row(bad).owner, store.row(bad).finish) == ("grammar_refused", None, None)
+    assert "it takes more than 1 s" in str(heard[bad])
+    assert_audited(store)

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterable
 
 from ..fsm.errors import CallFailed, NonFiniteScores
-from ..fsm.events import CallFailed as CallHasFailed
 from ..fsm.events import RequestAdmitted
 from ..fsm.next_step import Step, next_step
 from ..fsm.ports import Store
@@ -21,7 +20,6 @@ from ..runtime.model import Model
 from ..store.memory_log import MemoryStore
 from .compose import admit_job
 from .database import now_ms
-from .reading import events_of
 
 WORKER = "reexecution"
 LEASE_MS = 86_400_000
@@ -33,8 +31,8 @@ def run_again(admitted: RequestAdmitted, model: Model, steps: int, lost: Iterabl
 
     lost   where the first run lost its lanes: this one gives them up there too, and has them made of the same calls
 
-    Errors: NotAdmissible where this process is not what the request is bound to; CallFailed where a call fails in this
-    run: what comes after it is not what the first run did.
+    Errors: NotAdmissible where this process is not what the request is bound to; CallFailed where calls fail in this
+    run until it ends.
     """
     spec = Spec.seal(admitted.job, admitted.envelope)
     store = MemoryStore(clock=now_ms)
@@ -51,7 +49,7 @@ def run_again(admitted: RequestAdmitted, model: Model, steps: int, lost: Iterabl
         engine.turn()
         engine.settle()
     engine.close()
-    _check(store, spec.job)
+    _check(held.state)
     return store
 
 
@@ -73,8 +71,11 @@ def _lose(place: Rebuild, held: Job, store: Store, batcher: Batcher) -> None:
     held.prefilled = place.prefilled
 
 
-def _check(store: MemoryStore, job: str) -> None:
-    for _, event in events_of(store, job):
-        # Scores that are not finite are what the model gives; the comparison then says that the first run had others.
-        if isinstance(event, CallHasFailed) and event.cause != NonFiniteScores.code:
-            raise CallFailed(f"{event.detail or event.cause}, in the second run")
+def _check(state: State) -> None:
+    """Refuse a run that calls put an end to. One that failed and was made again is no matter: its rows are the same.
+
+    Scores that are not finite are what the model gives; the comparison then says that the first run had others.
+    """
+    ending = state.ending
+    if ending is not None and state.tenure.failures and ending.cause != NonFiniteScores.code:
+        raise CallFailed(f"{ending.detail or ending.cause}, in the second run")

@@ -30,7 +30,7 @@ from decodelog.service.reading import events_of
 from decodelog.service.seal import seal
 from decodelog.store.memory_log import MemoryStore
 
-pytestmark = pytest.mark.contract("RES-3", "RES-4", "RES-5")
+pytestmark = pytest.mark.contract("RES-3", "RES-4")
 
 DRAFT: dict[str, Any] = {**ENDLESS, "max_new_tokens": 30, "prompt": "The river", "logprobs": 1}
 SAMPLED = {"temperature": 1.0, "seed": 11}

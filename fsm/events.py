@@ -54,16 +54,19 @@ class AttemptStarted:
 class LanesRebuilt:
     """Lost lanes are back at the processed frontier.
 
-    form     "prefill" (one call over the processed prefix), "reexecute" (the recorded call shapes again) or "tensors"
-             (rows that were kept, and the recorded calls from there on)
-    tokens   processed tokens that had to be computed again
-    scores   SHA-256 of the score row where the state was PREFILLED and so needs one, else empty
+    form       "prefill" (one call over the processed prefix), "reexecute" (the recorded call shapes again) or
+               "tensors" (rows that were kept, and the recorded calls from there on)
+    tokens     processed tokens that had to be computed again
+    scores     SHA-256 of the score row where the state was PREFILLED and so needs one, else empty
+    prefilled  the shape of the calls that the lanes' rows now come from: the first so many tokens had one call, and
+               each one after them its own; 0 in a log of an earlier release, which did not record it
     """
 
     tag: ClassVar[str] = Trigger.LANES_REBUILT.value
     form: str
     tokens: int
     scores: bytes
+    prefilled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

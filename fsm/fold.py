@@ -105,6 +105,8 @@ def lanes_rebuilt(state: State, event: LanesRebuilt) -> State:
     status = advanced(state, LANES_REBUILT)
     if not 0 <= event.tokens <= state.frontier.processed:
         raise BrokenInvariant(clause="FSM-3", reason=f"{event.tokens} tokens cannot rebuild {state.frontier}")
+    if not 0 <= event.prefilled <= state.frontier.processed:
+        raise BrokenInvariant(clause="FSM-3", reason=f"a call of {event.prefilled} tokens is not in {state.frontier}")
     check_scores(event.scores, wanted=status is PREFILLED)
     tenure = state.tenure._replace(recomputed=state.tenure.recomputed + event.tokens)
     return state._replace(status=status, tenure=tenure, scores=event.scores, delta="")

@@ -35,8 +35,8 @@ class Transcript:
 
     parent     the job that it was forked from, if any
     moments    what its emissions are made of; they are made where somebody asks for them
-    rebuilt    tokens that the newest rebuild processed in one call, 0 where there was none: the prompt, or these, were
-               prefilled, and every token after them had a call of its own
+    rebuilt    tokens that one call processed for the lanes as the newest rebuild left them, 0 where there was none: the
+               prompt, or these, were prefilled, and every token after them had a call of its own
     echoed     size of the prompt's text before the output's, in bytes and in characters
     """
 
@@ -82,8 +82,8 @@ class Transcript:
             self.token_ids.append(receipt.selection.token)
             hidden = receipt.hidden and after.spec.skip_special
             self._add(before, after, receipt.selection, receipt.piece, hidden)
-        elif isinstance(event, LanesRebuilt) and event.form == "prefill":
-            self.rebuilt = event.tokens
+        elif isinstance(event, LanesRebuilt):
+            self.rebuilt = event.prefilled or (event.tokens if event.form == "prefill" else self.rebuilt)
         elif isinstance(event, PromptRecorded):
             self.echoed = after.horizon.bytes_released, after.horizon.characters_released
             self._add(before, after, prompt=event.tokens)

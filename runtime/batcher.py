@@ -75,17 +75,14 @@ class Batcher:
         for mates in together.values():
             done += self._guarded(mates)
         if self._segments is not None:
-            for place, result in enumerate(done):
-                try:
-                    self._keep(result.job)
-                except Exception as fault:
-                    done[place] = self._failed(result.job, fault)
+            faults = dict(self._segments.follow(self._holding([result.job for result in done])))
+            done = [self._failed(each.job, faults[each.job]) if each.job in faults else each for each in done]
         return done
 
-    def _keep(self, job: Job, least: int | None = None) -> None:
-        session = self.session(job) if job.lane is not None else None
-        if self._segments is not None and isinstance(session, Session):
-            self._segments.follow(job, session, least)
+    def _holding(self, jobs: Iterable[Job]) -> list[tuple[Job, Session]]:
+        """Those that have a lane with rows which can be kept."""
+        held = [(job, self.session(job)) for job in jobs if job.lane is not None]
+        return [(job, session) for job, session in held if isinstance(session, Session)]
 
     def let_go(self, job: Job) -> None:
         """Give the lane back of a job that goes on elsewhere, or has ended; keep or remove its rows."""
@@ -93,8 +90,9 @@ class Batcher:
             if job.ended or job.lost == Outcome.TERMINAL:
                 self._segments.forget(job)  # also where it was ended elsewhere: its content may be erased by now
             elif not job.lost and job.fault is None:
-                with suppress(Exception):  # whoever goes on with the job computes the rows again
-                    self._keep(job, least=1)
+                for held, session in self._holding([job]):
+                    self._segments.finish(held, session)
+            self._segments.leave(job)
         self.release(job)
 
     def release(self, job: Job) -> None:
@@ -175,15 +173,15 @@ class Batcher:
             raise RuntimeError("a rebuild needs an open lane")
         if (restored := self._restore(session, job, tokens)) is not None:
             return restored
-        prefilled = job.transcript.rebuilt or len(job.state.spec.prompt)
-        head = tokens if self._form == "prefill" else tokens[:prefilled]
+        head = tokens if self._form == "prefill" else tokens[: job.prefilled]
         watched = self._watched(job)
         scores = self._scores(session, [Prefill(lane, head, None if watched is None else watched.take)])
         for token in tokens[len(head) :]:
             scores = self._scores(session, [Decode(lane, token)])
+        job.prefilled = len(head)
         if job.state.frontier.unprocessed:
-            return Called(job, (RebuildLanes(self._form, len(tokens)),))
-        report = RebuildLanes(self._form, len(tokens), score_digests(scores)[0])
+            return Called(job, (RebuildLanes(self._form, len(tokens), prefilled=job.prefilled),))
+        report = RebuildLanes(self._form, len(tokens), score_digests(scores)[0], job.prefilled)
         return Called(job, (report,), scores) if watched is None else self._scored(job, report, scores, watched)
 
     def _restore(self, session: Caller, job: Job, tokens: Sequence[int]) -> Called | None:
@@ -193,16 +191,17 @@ class Batcher:
             return None
         if self._watched(job) is not None:
             return None  # the prompt is to be scored, and its rows alone do not say how
-        count = self._segments.restore(job, session, tokens, most=len(tokens) - scored)
-        if count < len(job.state.spec.prompt):
-            session.reset(lane)
+        restored = self._segments.restore(job, session, tokens, most=len(tokens) - scored)
+        if restored is None:
             self._segments.forget(job)
             return None
+        count, job.prefilled = restored
         scores: Tensor | None = None
         for token in tokens[count:]:
             scores = self._scores(session, [Decode(lane, token)])
         digest = score_digests(scores)[0] if scores is not None and scored else b""
-        return Called(job, (RebuildLanes("tensors", len(tokens) - count, digest),), scores if scored else None)
+        report = RebuildLanes("tensors", len(tokens) - count, digest, job.prefilled)
+        return Called(job, (report,), scores if scored else None)
 
     def _scored(self, job: Job, report: Command, scores: Tensor, watched: PromptScores) -> Called:
         """A call that has scored the job's prompt too."""

@@ -86,7 +86,7 @@ class Engine:
         self._log = log
         self._at = at
         self._host = host
-        self._batcher = Batcher(model, form, segments, at)
+        self.batcher = Batcher(model, form, segments, at)
         self._patiently = patience or Patience(host=host)
         self._writer = Writer(log, sink, at, self._patiently, snapshot_events, host)
         self._beside = beside
@@ -101,7 +101,7 @@ class Engine:
         """
         if job.parser is None:
             job.parser = self.parser_of(job)
-        recorded = [*self.model.recorded, *self._batcher.session(job).recorded]
+        recorded = [*self.model.recorded, *self.batcher.session(job).recorded]
         if job.parser is not None:
             recorded.append(LIBRARY)
         start = StartAttempt(job.claim.fence, worker, tuple(sorted(recorded)))
@@ -135,7 +135,7 @@ class Engine:
         """Let go of a job: its lane is released, its log stays as it is."""
         job = self.jobs.pop(name, None)
         if job is not None:
-            self._batcher.let_go(job)
+            self.batcher.let_go(job)
 
     def turn(self, interruptions: Interruptions | None = None) -> list[LostTenure]:
         """One turn for every job in hand; what it appends is durable when `settle` or the next turn returns.
@@ -213,7 +213,7 @@ class Engine:
         # A score row does not outlive its turn, so DECIDE also begins with a call: the one that brings the row back.
         begin = self._host.monotonic_s()
         due = [*by_step[Step.CALL], *by_step[Step.DECIDE]]
-        called = self._batcher.call(due)
+        called = self.batcher.call(due)
         self._call_ms = (self._host.monotonic_s() - begin) * 1000
         if len(called) < len(due):
             self._make_room({result.job.name for result in called}, due)
@@ -247,7 +247,7 @@ class Engine:
     def _failed(self, job: Job, raised: BaseException) -> tuple[Job, Proposal]:
         """The end of a job by what was raised in its own work, which is nobody else's; see `fault_of`."""
         problem = fault_of(job.name, raised)
-        self._batcher.release(job)
+        self.batcher.release(job)
         return job, job.propose(FailRequest(problem.code, told(problem)))
 
     def _make_room(self, called: Collection[str], due: Sequence[Job]) -> None:
@@ -325,7 +325,7 @@ class Engine:
     def _unconsumed(self, result: Called, due: Sequence[FinishReason]) -> tuple[Command, ...]:
         """The end of a job whose last row nobody uses; what made a row that is not finite is no cache either."""
         if result.batch is not None and not result.batch[result.row].isfinite().all():
-            self._batcher.release(result.job)
+            self.batcher.release(result.job)
             return numeric_fault(NonFiniteScores())
         return (*result.report, CloseRequest(due[0] if due else FinishReason.LENGTH))
 
@@ -333,7 +333,7 @@ class Engine:
         if isinstance(selection, Raised):
             raise selection.raised
         if not isinstance(selection, Selection):
-            self._batcher.release(result.job)
+            self.batcher.release(result.job)
             return numeric_fault(selection)
         text = self.model.text
         token, pieces = selection.token, text.pieces

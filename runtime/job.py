@@ -34,6 +34,7 @@ class Job:
     parser             where the output stands in the request's grammar, if it has one; it moves with `token`
     history            what the plan looks back on, where it does; it too moves with `token`
     deadline_ms        when it is to end as timed out, in ms since 1970, if ever
+    prefilled          tokens whose rows one call made; each token of the lane after them had a call of its own
     kept               sequence of the newest snapshot that this tenure went on from or made, 0 without
     lost               why nothing more is appended to it from here, if so: the outcome of an append that found another
                        tenure, or an end that was made elsewhere
@@ -47,6 +48,7 @@ class Job:
     state: State
     token: int | None
     plan: Plan
+    prefilled: int
     lane: Lane | None = None
     parser: Parser | None = None
     deadline_ms: int | None = None
@@ -85,7 +87,8 @@ class Job:
         if history is not None:
             history.follow(*tokens)
         token = tokens[-1] if tokens else None
-        return cls(claim, head, transcript, transcript.state, token, plan, history=history, kept=kept)
+        prefilled = transcript.rebuilt or len(spec.prompt)
+        return cls(claim, head, transcript, transcript.state, token, plan, prefilled, history=history, kept=kept)
 
     @property
     def ended(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from ..fsm.errors import BrokenSnapshot, CallFailed
@@ -21,7 +21,8 @@ from ..fsm.spec import Spec
 from ..fsm.transition import RebuildLanes
 from .batcher import Batcher
 from .job import Job
-from .segments import ROWS_MAX, digest_of, file_name, folder_of, link_of, origin
+from .segment_files import content_of, digest_of, file_name, folder_of, link_of, origin, prefilled_of
+from .segments import ROWS_MAX
 from .session import Decode, Session
 
 
@@ -84,7 +85,7 @@ def _lanes(job: Job, batcher: Batcher, session: Session, repaired: bool) -> Lane
 
 
 def _parts(job: Job, session: Session, ids: Sequence[int]) -> Iterator[Part]:
-    link = origin(job.state.spec.binding, str(session.arena.abi))
+    link = origin(job.state.spec.binding, str(session.arena.abi), job.prefilled)
     # The last row is a part of its own: where its score row is still to be consumed, its call is made again.
     last = max(len(ids) - 1, 0)
     for start in (*range(0, last, ROWS_MAX), *range(last, len(ids))):
@@ -93,14 +94,16 @@ def _parts(job: Job, session: Session, ids: Sequence[int]) -> Iterator[Part]:
             return
         rows = session.rows(job.lane, start, stop)
         link = link_of(link, start, ids[start:stop], digest_of(rows))
-        yield Part(start, stop, link, save({"rows": rows}))
+        yield Part(start, stop, link, content_of(rows, job.prefilled))
 
 
 def checked(spec: Spec, abi: str, ids: Sequence[int], parts: Iterable[Part]) -> Iterator[Part]:
     """The parts, each proven to hold rows of just these tokens of this job. Errors: BrokenSnapshot."""
-    link, at = origin(spec.binding, abi), 0
+    link, at = b"", 0
     for part in parts:
         rows = _rows(part)
+        if rows is not None and not at:
+            link = origin(spec.binding, abi, prefilled_of(part.content))
         if part.start != at or not at < part.stop <= len(ids) or rows is None or rows.shape[3] != part.stop - at:
             raise BrokenSnapshot(spec.job, f"its rows from {at} on are not there")
         link = link_of(link, at, ids[at : part.stop], digest_of(rows))
@@ -115,6 +118,7 @@ def checked(spec: Spec, abi: str, ids: Sequence[int], parts: Iterable[Part]) -> 
 def _rows(part: Part) -> Tensor | None:
     try:
         rows = load(part.content)["rows"]
+        prefilled_of(part.content)
     except (SafetensorError, KeyError, ValueError):
         return None
     return rows if rows.dim() == 5 else None

@@ -1,59 +1,91 @@
 """Segments: the K/V rows of running jobs on disk, so that whoever resumes a job need not compute them again.
 
 Committed rows never change and follow on one another. So a job's rows are kept as a chain of files, each with the rows
-since the one before: a token costs the same at any length, and nothing is written twice. A segment's link is a digest
-of the link before it, the tokens that its rows are of, and the rows; the first follows on the job, its request and the
-cache's ABI. What does not join, by the log's own tokens, is not used: a lost, torn or foreign file costs time and never
-a wrong row. For the same reason nothing waits for the disk here.
+since the one before, and those that are not enough for a file yet in a tail, to which each step adds its own: a token
+costs the same at any length. What does not join, by the log's own tokens, is not used: a lost, torn or foreign file
+costs time and never a wrong row. For the same reason nothing waits for the disk here.
+
+Two threads work on a chain, and each has its own part of it. The crank's says what was handed over, the writer's what
+was written. Where the writer finds that the files are gone it says so once and for all in the chain, and does nothing
+more for it; the crank then begins another one at row 0.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from hashlib import sha256
-from mmap import ACCESS_COPY, mmap
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, uint8
+from torch import Tensor
 
-from ..fsm.errors import CacheInUse
 from .job import Job
+from .segment_files import (
+    by_name,
+    content_of,
+    digest_of,
+    file_name,
+    folder_of,
+    link_of,
+    origin,
+    read_tail,
+    records_of,
+    rows_of,
+    tail_of,
+)
 from .session import Session
 
-DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16}
-DOMAIN: Final = b"decodelog.segment.v1"
 EVERY: Final = 64
 READERS: Final = 2  # digests are computed outside the interpreter's lock
 ROWS_MAX: Final = 256  # of a segment; a prompt's rows are several, which are read side by side
-WAITING_MAX: Final = 4  # segments in memory; where the disk is slower than this, the next one is longer
+FINISHES_MAX: Final = 2  # the second time where the files were gone
+WAITING_MAX: Final = 4  # turns in memory; where the disk is slower than this, the next one brings more rows
 
-_NAME = re.compile(r"^(\d{8})-(\d{8})-([0-9a-f]{64})\.safetensors$")
-_SPAN = struct.Struct("<QQ")
+Write = Callable[[], None]
 
 
-class Segment(NamedTuple):
-    """A file that says it holds rows [start, stop), and the link that it has."""
+@dataclass(slots=True, eq=False)
+class Chain:
+    """What is kept of a job's lane, from row 0 on.
 
-    start: int
-    stop: int
+    Of the crank
+    prefilled    tokens whose rows one call made; each one after them had its own
+    whole, stop  rows that were handed over for segments, and rows in all
+
+    Of the writer
+    link, last   after the newest segment, and after the newest row of the tail
+    tail         the file of the tail, where there is one
+    begun        whether the folder is there
+    gone         whether it was there, and somebody has removed it. Set once, and read by the crank
+    """
+
+    folder: Path
+    prefilled: int
     link: bytes
-    path: Path
+    last: bytes
+    whole: int = 0
+    stop: int = 0
+    tail: Path | None = None
+    begun: bool = False
+    gone: bool = False
+
+
+class Restored(NamedTuple):
+    """Rows that are back, and how many of them one call had made (see `Job`)."""
+
+    rows: int
+    prefilled: int
 
 
 class Segments:
     """The segments of all jobs of one worker, in a folder for each under `directory`.
 
-    every    tokens after which a job's new rows are written
+    every    rows of the tail after which they become a segment
     reading  nothing is written or removed: somebody else keeps these
     say      hears once, on the writer's thread, that rows cannot be written: jobs go on without
     fault    why they could not, if so
@@ -69,88 +101,166 @@ class Segments:
         self._directory = directory
         self._reading = reading
         self._every = every
-        self._kept: dict[str, int] = {}  # rows that were handed to the writer or read back
-        self._links: dict[str, bytes] = {}  # of the newest segment, the writer's
+        self._chains: dict[str, Chain] = {}
         self._writer = ThreadPoolExecutor(1, "segments")
         self._waiting: list[Future[None]] = []
         self._say = say
         self.fault: OSError | None = None
 
-    def follow(self, job: Job, session: Session, least: int | None = None) -> None:
-        """Keep the job's rows since the last segment, where they are at least so many (`every`)."""
-        lane = job.lane
-        start = self._kept.get(job.name, 0)
-        if (
-            self._reading
-            or lane is None
-            or lane.length - start < (self._every if least is None else least)
-            or self.fault is not None
-        ):
-            return
+    def follow(self, held: Iterable[tuple[Job, Session]]) -> list[tuple[Job, Exception]]:
+        """Keep what rows these jobs have had since the last time; those whose rows could not be copied, and why."""
+        if self._reading or self.fault is not None:
+            return []
         self._waiting = [each for each in self._waiting if not each.done()]
-        if len(self._waiting) >= WAITING_MAX and least is None:
-            return
-        stop = self._kept[job.name] = lane.length
-        facts, ids = (job.name, self._folder(job), self._origin(job, session)), _ids(job, start, stop)
-        for at in range(start, stop, ROWS_MAX):
-            end = min(at + ROWS_MAX, stop)
-            rows = session.rows(lane, at, end)
-            self._waiting.append(self._writer.submit(self._write, *facts, at, ids[at - start : end - start], rows))
+        return self._hand_over(held) if len(self._waiting) < WAITING_MAX else []
 
-    def restore(self, job: Job, session: Session, tokens: Sequence[int], most: int) -> int:
-        """Put back the longest run of kept rows of `tokens` into the job's empty lane, `most` at most; how many."""
-        lane, link, parts, at = job.lane, self._origin(job, session), list[Tensor](), 0
-        if lane is None:
-            return 0
+    def finish(self, job: Job, session: Session) -> None:
+        """Keep all rows of a job that is to go on elsewhere, and wait until they are written."""
+        for _ in range(FINISHES_MAX):
+            if self._reading or self.fault is not None:
+                return
+            if self._hand_over([(job, session)]):
+                return  # whoever goes on with the job computes the rows again
+            wait(self._waiting)
+            if not self._chains[job.name].gone:
+                return
+
+    def leave(self, job: Job) -> None:
+        """The job is not this worker's any more: leave to others what was kept of it."""
+        self._chains.pop(job.name, None)
+
+    def restore(self, job: Job, session: Session, tokens: Sequence[int], most: int) -> Restored | None:
+        """Put back the longest run of kept rows of `tokens` into the job's empty lane, `most` at most.
+
+        None where they do not even reach beyond those that one call made: the rest could not follow to the same bits.
+        """
+        if (lane := job.lane) is None:
+            return None
         wait(self._waiting)  # rows of the lane that was lost may still be on their way
+        folder, parts, whole, link, prefilled = self._folder(job), list[Tensor](), 0, b"", 0
         with ThreadPoolExecutor(READERS) as readers:
-            chain = list(self._chain(self._folder(job), most))
-            for segment, rows in zip(chain, readers.map(_read, chain), strict=True):
-                if rows is None:
+            named = list(by_name(folder, most))
+            for segment, rows in zip(named, readers.map(rows_of, named), strict=True):
+                if rows is None or not _fits(rows.tensor, session, segment.stop - segment.start):
                     break
-                found = link_of(link, segment.start, tokens[segment.start : segment.stop], rows[1])
+                if not parts:
+                    prefilled, link = rows.prefilled, self._origin(job, session, rows.prefilled)
+                found = link_of(link, segment.start, tokens[segment.start : segment.stop], rows.digest)
                 if found != segment.link:
                     break
-                link, at = found, segment.stop
-                parts.append(rows[0])
-        session.restore(lane, parts)
-        self._kept[job.name], self._links[job.name] = at, link
+                link, whole = found, segment.stop
+                parts.append(rows.tensor)
+        if not parts:
+            return None
+        good, tail = {segment.path for segment in named[: len(parts)]}, tail_of(folder, whole)
+        after, last = read_tail(tail, link, whole, tokens[whole:most], parts[0][:, :, :, :1])
+        stop, prefilled = whole + len(after), prefilled or job.prefilled
+        if stop < prefilled:
+            return None
+        session.restore(lane, [*parts, *after])
+        chain = Chain(folder, prefilled, link, last, stop, stop, tail if after else None, begun=True)
+        self._chains[job.name] = chain
+        writes: list[Write] = [partial(self._prune, folder, good | {tail})]
+        if after:  # its rows become a segment: whoever had the job before may still be adding to its file
+            rows_after = session.rows(lane, whole, stop)
+            writes.append(partial(self._segment, chain, whole, tokens[whole:stop], rows_after))
+        else:
+            writes.append(partial(tail.unlink, missing_ok=True))
         if not self._reading:
-            self._writer.submit(self._prune, self._folder(job), {segment.path for segment in chain[: len(parts)]})
-        return at
+            self._submit([(chain, writes)])
+        return Restored(stop, prefilled)
 
     def forget(self, job: Job) -> None:
         """The job has ended, or its rows are others: remove what was kept of it."""
-        self._kept.pop(job.name, None)
-        if self._reading:
-            return
-        self._writer.submit(self._remove, job.name, self._folder(job))
+        self._chains.pop(job.name, None)
+        if not self._reading:
+            self._writer.submit(shutil.rmtree, self._folder(job), ignore_errors=True)
 
     def close(self) -> None:
         """Wait until everything is written. Idempotent."""
         self._writer.shutdown()
 
+    # ---- on the crank's thread -------------------------------------------------------------------------------------
+
+    def _hand_over(self, held: Iterable[tuple[Job, Session]]) -> list[tuple[Job, Exception]]:
+        turn, faults = list[tuple[Chain, list[Write]]](), list[tuple[Job, Exception]]()
+        for job, session in held:
+            try:
+                turn.append(self._new(job, session))
+            except Exception as fault:
+                self.leave(job)  # its chain may be ahead of what is written
+                faults.append((job, fault))
+        if turn := [(chain, writes) for chain, writes in turn if writes]:
+            self._submit(turn)
+        return faults
+
+    def _submit(self, turn: Sequence[tuple[Chain, Sequence[Write]]]) -> None:
+        self._waiting.append(self._writer.submit(self._write, turn))
+
+    def _new(self, job: Job, session: Session) -> tuple[Chain, list[Write]]:
+        """The job's chain, and what is to be written for the rows that it lacks."""
+        chain, lane, writes = self._chains.get(job.name), job.lane, list[Write]()
+        if chain is None or chain.gone or chain.prefilled != job.prefilled:
+            first = self._origin(job, session, job.prefilled)
+            chain = self._chains[job.name] = Chain(self._folder(job), job.prefilled, first, first)
+        if lane is None or lane.length <= chain.stop:
+            return chain, writes
+        # A segment has only rows that a resume will know the tokens of, and not that of a score row still to be made
+        # again: whatever has come since the newest commit that is durable stays in the tail.
+        durable = 0 if job.transcript.state is None else job.transcript.state.frontier.processed - 1
+        whole = max(durable, chain.prefilled)
+        if not chain.whole or whole - chain.whole >= self._every:
+            ids = _ids(job, chain.whole, whole)
+            for at in range(chain.whole, whole, ROWS_MAX):
+                end = min(at + ROWS_MAX, whole)
+                rows = session.rows(lane, at, end)
+                writes.append(partial(self._segment, chain, at, ids[at - chain.whole : end - chain.whole], rows))
+            chain.whole = chain.stop = whole
+        if lane.length > chain.stop:
+            rows, ids = session.rows(lane, chain.stop, lane.length), _ids(job, chain.stop, lane.length)
+            writes.append(partial(self._append, chain, tail_of(chain.folder, chain.whole), chain.stop, ids, rows))
+            chain.stop = lane.length
+        return chain, writes
+
     # ---- on the writer's thread ------------------------------------------------------------------------------------
 
-    def _write(self, name: str, folder: Path, origin: bytes, start: int, ids: Sequence[int], rows: Tensor) -> None:
-        link = link_of(self._links.get(name, origin), start, ids, digest_of(rows))
-        path = folder / file_name(start, start + len(ids), link)
+    def _write(self, turn: Sequence[tuple[Chain, Sequence[Write]]]) -> None:
+        for chain, writes in turn:
+            try:
+                for write in writes:
+                    if not chain.gone:
+                        write()
+            except FileNotFoundError:
+                chain.gone = True
+            except OSError as problem:
+                if self.fault is None:
+                    self.fault = problem
+                    if self._say is not None:
+                        self._say(problem)
+
+    def _segment(self, chain: Chain, start: int, ids: Sequence[int], rows: Tensor) -> None:
+        """Write a segment; the tail before it is no longer needed."""
+        if not chain.begun:
+            shutil.rmtree(chain.folder, ignore_errors=True)  # of another chain
+            chain.folder.mkdir(parents=True, exist_ok=True)
+            chain.begun = True
+        link = link_of(chain.link, start, ids, digest_of(rows))
+        path = chain.folder / file_name(start, start + len(ids), link)
         part = path.with_suffix(f".{os.getpid()}")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            save_file({"rows": rows}, part)
-            part.replace(path)
-        except FileNotFoundError:
-            # Somebody has removed the folder meanwhile, and what was in it: the next segment begins again at row 0.
-            self._kept.pop(name, None)
-            self._links.pop(name, None)
-        except (OSError, SafetensorError) as problem:
-            if self.fault is None:
-                self.fault = problem if isinstance(problem, OSError) else OSError(str(problem))
-                if self._say is not None:
-                    self._say(self.fault)
-        else:
-            self._links[name] = link
+        part.write_bytes(content_of(rows, chain.prefilled))
+        part.replace(path)
+        chain.link = chain.last = link
+        if chain.tail is not None:
+            chain.tail.unlink(missing_ok=True)
+            chain.tail = None
+
+    def _append(self, chain: Chain, tail: Path, start: int, ids: Sequence[int], rows: Tensor) -> None:
+        """Add rows to the tail. It is opened by its name each time, so that it is missed where it was removed."""
+        records, chain.last = records_of(chain.last, start, ids, rows)
+        how = os.O_APPEND if tail == chain.tail else os.O_CREAT | os.O_TRUNC
+        with open(os.open(tail, os.O_WRONLY | how, 0o666), "wb") as file:
+            file.write(records)
+        chain.tail = tail
 
     def _prune(self, folder: Path, good: AbstractSet[Path]) -> None:
         """Remove what is of no chain, so that it never stands in the way of what is to come."""
@@ -158,54 +268,19 @@ class Segments:
             if path not in good:
                 path.unlink(missing_ok=True)
 
-    def _remove(self, name: str, folder: Path) -> None:
-        self._links.pop(name, None)
-        shutil.rmtree(folder, ignore_errors=True)
-
     # ---- names -----------------------------------------------------------------------------------------------------
 
     def _folder(self, job: Job) -> Path:
         return folder_of(self._directory, job.state.spec.binding)
 
-    def _origin(self, job: Job, session: Session) -> bytes:
-        return origin(job.state.spec.binding, str(session.arena.abi))
-
-    def _chain(self, folder: Path, most: int) -> Iterator[Segment]:
-        """The files that follow on one another by their names, from row 0; of several beginnings the longest file."""
-        named = [match for path in folder.glob("*.safetensors") if (match := _NAME.match(path.name))]
-        segments = [Segment(int(m[1]), int(m[2]), bytes.fromhex(m[3]), folder / m[0]) for m in named]
-        at = 0
-        while following := [each for each in segments if each.start == at and at < each.stop <= most]:
-            longest = max(following)
-            yield longest
-            at = longest.stop
+    def _origin(self, job: Job, session: Session, prefilled: int) -> bytes:
+        return origin(job.state.spec.binding, str(session.arena.abi), prefilled)
 
 
-def origin(binding: bytes, abi: str) -> bytes:
-    """The link before a job's first segment."""
-    return sha256(DOMAIN + binding + abi.encode()).digest()
-
-
-def folder_of(directory: Path, binding: bytes) -> Path:
-    """Where the segments of one job lie."""
-    return directory / binding.hex()
-
-
-def file_name(start: int, stop: int, link: bytes) -> str:
-    return f"{start:08d}-{stop:08d}-{link.hex()}.safetensors"
-
-
-def discard(directory: Path, binding: bytes) -> None:
-    """Remove what was kept of a job that nobody runs. Errors: CacheInUse, where some of it stays."""
-    folder, reason = folder_of(directory, binding), "something else is written there"
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:  # the folder, or a file of it that another process has just removed
-        shutil.rmtree(folder, ignore_errors=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if folder.exists():
-        raise CacheInUse(str(folder), reason)
+def _fits(rows: Tensor, session: Session, count: int) -> bool:
+    """Whether these may be so many rows of the session's cache."""
+    abi = session.arena.abi
+    return rows.shape == (abi.layers, 2, abi.kv_heads, count, abi.head_dim) and rows.dtype is abi.dtype
 
 
 def _ids(job: Job, start: int, stop: int) -> list[int]:
@@ -214,27 +289,3 @@ def _ids(job: Job, start: int, stop: int) -> list[int]:
     offset = len(prompt)
     ids = [*prompt[start:stop], *output[max(start - offset, 0) : max(stop - offset, 0)]]
     return ids if len(ids) == stop - start or job.token is None else [*ids, job.token]
-
-
-def link_of(before: bytes, start: int, ids: Sequence[int], rows: bytes) -> bytes:
-    """The link of a segment: `ids` are the tokens of its rows, `rows` is the digest of these."""
-    return sha256(b"".join((before, _SPAN.pack(start, len(ids)), struct.pack(f"<{len(ids)}I", *ids), rows))).digest()
-
-
-def digest_of(rows: Tensor) -> bytes:
-    return sha256(rows.view(uint8).numpy().data).digest()
-
-
-def _read(segment: Segment) -> tuple[Tensor, bytes] | None:
-    """A segment's rows, as they lie in the file, and their digest; None where the file is gone or is none."""
-    try:
-        with safe_open(segment.path, "pt") as header:
-            found = header.get_slice("rows")
-            shape, dtype = found.get_shape(), DTYPES[found.get_dtype()]
-        with segment.path.open("rb") as file:
-            mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)  # for as long as the tensor lives
-        # The only tensor begins behind the header, whose size the file begins with.
-        rows = torch.frombuffer(mapped, dtype=dtype, offset=8 + int.from_bytes(mapped[:8], "little")).view(shape)
-        return rows, digest_of(rows)
-    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
-        return None

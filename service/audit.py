@@ -38,7 +38,7 @@ class AuditedLog(ShowsRows, Protocol):
 
 
 class NotRun(NamedTuple):
-    """A job that could not be run again, and the error's code and message."""
+    """A job that could not be run again, or not be compared whole, and the error's code and message."""
 
     job: str
     code: str
@@ -51,6 +51,7 @@ class Report(NamedTuple):
     sealed    jobs whose log is sealed: receipts and digests of their thinned steps are not there to be proven
     erased    jobs whose content is erased: their chain is proven, and what it was taken of is gone
     not_run   jobs that could not be run again; None where that was not asked for
+    in_part   jobs that were run again, and of which not all is kept that a run can be compared with
     """
 
     jobs: int
@@ -60,16 +61,24 @@ class Report(NamedTuple):
     sealed: int = 0
     erased: int = 0
     not_run: list[NotRun] | None = None
+    in_part: list[NotRun] | None = None
 
     @property
     def ok(self) -> bool:
         return not self.faults
 
+    @property
+    def unproven(self) -> int:
+        """Jobs that were to be run again and were not, or whose runs could not be compared whole."""
+        return len(self.not_run or ()) + len(self.in_part or ())
+
     def as_json(self) -> dict[str, Any]:
-        """The digest and the jobs that were not run are there where they were asked for."""
+        """The digest and what was not run are there where they were asked for; `proven` is `ok` and all of it run."""
         also: dict[str, Any] = {"digest": self.digest} if self.digest else {}
         if self.not_run is not None:
+            also["proven"] = self.ok and not self.unproven
             also["not_run"] = [each._asdict() for each in self.not_run]
+            also["in_part"] = [each._asdict() for each in self.in_part or ()]
         return {
             "ok": self.ok,
             "jobs": self.jobs,

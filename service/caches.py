@@ -13,7 +13,7 @@ def left_over(log: EventLog, directory: Path) -> list[str]:
 
     What lies there of jobs that the log does not know may be another database's.
     """
-    if not (folders := {path.name for path in directory.iterdir()}):
+    if not (folders := {path.stem for path in directory.iterdir()}):  # one that is being removed has a suffix
         return []
     return [row.job for row in log.rows() if row.finish is not None and binding(row).hex() in folders]
 

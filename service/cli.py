@@ -33,7 +33,8 @@ from .edge import Commands
 SUMMARY = "Durable, replayable language-model generation: a kill loses no token, and a resume repeats none."
 
 EPILOG = (
-    "Exit codes: 0 done; 1 a job failed or a check found a fault; 2 wrong use or a refused request; 130 interrupted."
+    "Exit codes: 0 done; 1 a job failed or a check found a fault; 2 wrong use or a refused request; "
+    "3 no fault, and not all proven; 130 interrupted."
     "\n\nBegin with: decodelog demo"
 )
 

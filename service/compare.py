@@ -10,17 +10,11 @@ from ..fsm.errors import ContentErased, EvidenceSealed
 from ..fsm.events import RequestAdmitted
 from ..fsm.finish import FROM_OUTSIDE, FinishReason
 from ..fsm.ports import EventLog, JobRow
-from ..fsm.spec import Spec
-from ..runtime.engine import Engine
-from ..runtime.job import Job
+from ..fsm.rebuilds import rebuilds
 from ..runtime.model import Model
-from ..store.memory_log import MemoryStore
-from .compose import admit_job
-from .database import now_ms
 from .reading import events_of, transcript_of
+from .second_run import run_again
 
-WORKER = "reexecution"
-LEASE_MS = 86_400_000
 SIDE_MAX = 80
 """Characters shown of each side of a difference."""
 
@@ -62,31 +56,21 @@ def against(left: Run, right: Run, level: str = LEVELS[0]) -> Verdict:
 def reexecuted(log: EventLog, model: Model, job: str, level: str = LEVELS[0], run: Run | None = None) -> Run:
     """What the job's request gives when it is run again from its first call, in memory, as far as the job has come.
 
+    It makes the calls that the log records: where the job went on with lanes that were made again, so does this run.
     Where it ended by itself this run goes on to its own end too, unless it has more tokens by then.
 
     level   the first that the run is to be compared at
     run     what the log says of the job, where that is known
 
-    Errors: NotAdmissible where this process is not what the request is bound to, and those of the log.
+    Errors: those of `run_again`, and of the log.
     """
     admitted = next(numbered.event for numbered in events_of(log, job))
     if not isinstance(admitted, RequestAdmitted):
         raise TypeError("a log begins with its admission")
-    spec = Spec.seal(job, admitted.envelope)
     known = run_in(log, job, level) if run is None else run
     steps = len(known.steps) + 1 if _by_itself(known) else len(known.steps)
-    store = MemoryStore(clock=now_ms)
-    store.admit(job, spec.identity.hex(), "again", len(spec.prompt), admitted, None)
-    (claim,) = store.claim(WORKER, LEASE_MS, 1, [job])
-    engine = Engine(store, model)
-    held = Job.load(store, claim)
-    admit_job(held, model)
-    engine.adopt(held, WORKER)
-    while engine.jobs and store.row(job).output < steps:
-        engine.turn()
-        engine.settle()
-    engine.close()
-    return run_in(store, job, level)
+    lost = rebuilds(numbered.event for numbered in events_of(log, job))
+    return run_in(run_again(admitted, model, steps, lost), job, level)
 
 
 def against_reexecution(log: EventLog, model: Model, job: str, level: str = LEVELS[0]) -> Verdict:

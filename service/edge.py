@@ -1,7 +1,8 @@
 """The edge of the command line: every expected way to end becomes one clear line and an exit code.
 
 0 is done. 1: a job failed, an audit found a fault, a comparison or a check failed. 2: wrong use, or a request that was
-refused; nothing was changed. 128 and a signal's number: interrupted; jobs are kept and can be resumed.
+refused; nothing was changed. 3: no fault was found, and not all that was to be proven could be. 128 and a signal's
+number: interrupted; jobs are kept and can be resumed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from . import terminal
 
 FAILED = 1
 REFUSED = 2
+UNPROVEN = 3
 INTERRUPTED = 128
 DEBUG = "DECODELOG_DEBUG"
 

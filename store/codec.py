@@ -54,6 +54,7 @@ WIRE: dict[int, tuple[str, int]] = {
     8: ("request.closed", 1),
     9: ("request.failed", 1),
     11: ("prompt.recorded", 1),
+    13: ("lanes.rebuilt", 2),
 }
 
 DIGEST_BYTES = 32
@@ -66,7 +67,9 @@ _GREEDY = {WHOLE_STEP: struct.Struct("<32s32s3d"), STEP: struct.Struct("<32s8s3d
 _DRAWN = {WHOLE_STEP: struct.Struct("<32s32s6d"), STEP: struct.Struct("<32s8s6d")}
 _STEP_BY_STATE = {DIGEST_BYTES: WHOLE_STEP, STATE_BYTES: STEP}
 
-UPCASTS: dict[tuple[str, int], Upcast] = {}
+UPCASTS: dict[tuple[str, int], Upcast] = {
+    ("lanes.rebuilt", 1): lambda fields: (*fields, 0),
+}
 """(tag, version) -> the pure step from that version's fields to the next version's; the wire code is not a field."""
 
 
@@ -129,7 +132,9 @@ def _attempt(event: AttemptStarted, key: bytes) -> Fields:
 
 
 def _lanes(event: LanesRebuilt, key: bytes) -> Fields:
-    return (3, event.form, event.tokens, event.scores)
+    if not event.prefilled:  # as an earlier release wrote it
+        return (3, event.form, event.tokens, event.scores)
+    return (13, event.form, event.tokens, event.scores, event.prefilled)
 
 
 def _call(event: CallCompleted, key: bytes) -> Fields:
@@ -224,8 +229,8 @@ def _to_attempt(fields: Fields, key: bytes) -> AttemptStarted:
 
 
 def _to_lanes(fields: Fields, key: bytes) -> LanesRebuilt:
-    _, form, tokens, scores = fields
-    return LanesRebuilt(form, tokens, scores)
+    _, form, tokens, scores, prefilled = fields
+    return LanesRebuilt(form, tokens, scores, prefilled)
 
 
 def _to_call(fields: Fields, key: bytes) -> CallCompleted:
@@ -284,7 +289,7 @@ _PLAIN = (5 + 5, 5 + 8)
 _NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
     "request.admitted": (1, _to_admitted),
     "attempt.started": (1, _to_attempt),
-    "lanes.rebuilt": (1, _to_lanes),
+    "lanes.rebuilt": (2, _to_lanes),
     "call.completed": (1, _to_call),
     "call.failed": (1, _to_call_failed),
     "prompt.recorded": (1, _to_prompt),

@@ -9,7 +9,7 @@ import typer
 
 from .. import terminal
 from ..database import opened
-from ..edge import FAILED
+from ..edge import FAILED, UNPROVEN
 from ..models import Models, home
 from ..naming import find
 from . import options
@@ -31,7 +31,7 @@ def audit(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Prove the logs from what is stored; exit 1 on a fault."""
+    """Prove the logs from what is stored; exit 1 on a fault, 3 where jobs were to be run again and were not."""
     from ..audit import audit as audit_jobs
 
     if job is not None and every:
@@ -47,38 +47,33 @@ def audit(
 def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report: Report) -> Report:
     """The report, and what differs where jobs without a fault are run again, in memory, as far as they have come.
 
-    A job that cannot be run is named, and the others are run.
+    A job that cannot be run is named, and the others are run; so is one whose log has not all that can be compared.
     """
-    from ...fsm.errors import ContentErased, Defect, Rejected
+    from ...fsm.errors import ContentErased, EvidenceSealed, Problem
     from ..audit import NotRun
     from ..compare import reexecution_faults
 
     damaged, models = {fault.job for fault in report.faults}, Models(home(), lanes=1)
     wanted = [row.job for row in store.rows() if (jobs is None or row.job in jobs) and row.job not in damaged]
-    faults, not_run, sealed, erased = list(report.faults), [], 0, 0
+    faults, not_run, in_part = list(report.faults), list[NotRun](), list[NotRun]()
     with terminal.progress("running jobs again") as told:
         for job in wanted:
             told(job)
             row = store.row(job)
-            if row.erased_ms is not None:
-                erased += 1
-                continue
             try:
+                if row.erased_ms is not None:
+                    raise ContentErased(job)
                 faults += reexecution_faults(store, models.load(row.model), job)
-            except ContentErased:  # while it was read
-                erased += 1
-            except (Rejected, Defect) as problem:
+            except Problem as problem:
                 not_run.append(NotRun(job, problem.code, str(problem)))
-            sealed += row.sealed_ms is not None
-    if erased:
-        terminal.say(f"{erased} erased jobs cannot be run again", style="yellow")
-    if sealed:
-        terminal.say(f"of {sealed} sealed jobs only bytes, text and end can be compared", style="yellow")
-    return report._replace(faults=faults, not_run=not_run)
+            else:
+                if store.row(job).sealed_ms is not None:
+                    in_part.append(NotRun(job, EvidenceSealed.code, "only bytes, text and end are kept to compare"))
+    return report._replace(faults=faults, not_run=not_run, in_part=in_part)
 
 
 def tell(report: Report, json: bool) -> None:
-    """Say what a proof found, and end with exit code 1 where that is a fault."""
+    """Say what a proof found, and end with exit code 1 where that is a fault, or 3 where not all was proven."""
     if json:
         terminal.write_json(report.as_json())
     else:
@@ -87,7 +82,9 @@ def tell(report: Report, json: bool) -> None:
             terminal.write(f"{place}[{fault.kind}] {fault.detail}\n")
         for each in report.not_run or ():
             terminal.write(f"{each.job} could not be run again: {each.message}\n")
-        verdict = "no fault" if report.ok else f"{len(report.faults)} faults"
+        for each in report.in_part or ():
+            terminal.write(f"{each.job} was run again, and compared in part: it is sealed, and {each.message}\n")
+        verdict = _verdict(report)
         digest = f", digest {report.digest}" if report.digest else ""
         terminal.write(f"{report.jobs} jobs, {report.events} events{digest}: {verdict}\n")
         if report.sealed:
@@ -96,3 +93,12 @@ def tell(report: Report, json: bool) -> None:
             terminal.write(f"{report.erased} erased: their chain is proven, and nothing else is left\n")
     if not report.ok:
         raise typer.Exit(FAILED)
+    if report.unproven:
+        raise typer.Exit(UNPROVEN)
+
+
+def _verdict(report: Report) -> str:
+    verdict = "no fault" if report.ok else f"{len(report.faults)} faults"
+    parts = [(report.not_run, "not run again"), (report.in_part, "compared in part")]
+    unproven = [f"{len(jobs)} {what}" for jobs, what in parts if jobs]
+    return f"{verdict} in what was proven; {', '.join(unproven)}" if unproven else verdict

@@ -73,6 +73,7 @@ REPORTED = {
     ("attempt.started", "facts"),
     ("lanes.rebuilt", "form"),
     ("lanes.rebuilt", "tokens"),
+    ("lanes.rebuilt", "prefilled"),
     ("call.failed", "cause"),
     ("call.failed", "detail"),
     ("request.failed", "cause"),
@@ -323,6 +324,8 @@ def test_a_rebuild_of_more_than_was_processed_is_refused(tokens: int) -> None:
     assert live.state.frontier.processed == 3
     with pytest.raises(BrokenInvariant, match="cannot rebuild"):
         transition(live.state, RebuildLanes("prefill", tokens))
+    with pytest.raises(BrokenInvariant, match=f"a call of {tokens} tokens is not in"):
+        transition(live.state, RebuildLanes("tensors", 0, prefilled=tokens))
 
 
 @pytest.mark.contract("FSM-3", "FSM-5")

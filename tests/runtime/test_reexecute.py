@@ -37,17 +37,13 @@ def test_a_killed_and_resumed_job_is_the_run_that_nobody_killed(store: Store, dr
 
 
 @pytest.mark.parametrize("form", ["prefill", "reexecute"])
-def test_on_a_real_decoder_rows_that_were_computed_otherwise_show_at_the_level_of_tensors_or_not_at_all(
-    store: Store, form: str
-) -> None:
-    """One prefill of what were many calls may round otherwise; repeated calls may not."""
+def test_on_a_real_decoder_a_second_run_makes_the_calls_that_the_log_has(store: Store, form: str) -> None:
+    """One prefill of what were many calls rounds otherwise, and so it does in the second run."""
     of = decoding(lanes=8)
     job = admit(store, of, **ENDLESS)
     turn(engine(store, of, job), 6)
     finish(engine(store, of, job, worker="second", form=form))
-    found = compare(run_in(store, job), reexecuted(store, of, job))
-    assert found is None or (form == "prefill" and found.level == "tensor" and found.step >= 6)
-    assert compare(run_in(store, job), reexecuted(store, of, job), "decision") is None or form == "prefill"
+    assert compare(run_in(store, job), reexecuted(store, of, job)) is None
 
 
 def test_a_job_that_goes_on_is_compared_as_far_as_it_has_come(store: Store) -> None:

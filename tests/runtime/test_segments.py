@@ -20,7 +20,7 @@ from decodelog.runtime import segments as segments_module
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.models.decoder import seeded_decoder
 from decodelog.runtime.models.scripted import ScriptedModel
-from decodelog.runtime.segments import Segments
+from decodelog.runtime.segments import Chain, Segments
 from decodelog.runtime.session import Decode, Prefill, Session
 from decodelog.runtime.worker import Worker
 from decodelog.service.cancel import cancel
@@ -30,6 +30,7 @@ from decodelog.service.erase import erase
 pytestmark = pytest.mark.contract("RES-2", "RES-4")
 
 EVERY = 4
+AHEAD = 2  # steps on which the crank may be ahead of the log
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 9, "ignore_eos": True, "max_new_tokens": 23, "logprobs": 2}
 
 
@@ -41,6 +42,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def of() -> ScriptedModel:
     return decoding(lanes=8)
+
+
+@pytest.fixture(autouse=True)
+def no_row_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model here is faster than a disk; so that the files do not depend on it, each turn's rows are handed over."""
+    monkeypatch.setattr(segments_module, "WAITING_MAX", 1_000)
 
 
 def kept(folder: Path) -> list[Path]:
@@ -82,15 +89,14 @@ def resumed(store: Store, of: ScriptedModel, folder: Path, job: str, worker: str
 
 @pytest.mark.contract("RES-3", "LOG-10")
 @pytest.mark.parametrize("turns", [1, 2, 4, 5, 12, 22])
-def test_a_killed_job_computes_no_more_than_a_segment_again_and_ends_with_the_same_bits(store, of, folder, turns):
+def test_a_killed_job_computes_nothing_again_and_ends_with_the_same_bits(store, of, folder, turns):
     whole = run(store, of, **SAMPLED)
     job = killed(store, of, folder, turns)
     done = resumed(store, of, folder, job)
     assert selections(store, job) == selections(store, whole["job"])  # draws, margins, log-probabilities: every bit
     assert done["text"] == whole["text"]
-    ((form, tokens),) = rebuilds(store, job)
-    assert (form, tokens < EVERY) == ("tensors", True)
-    assert done["usage"]["recomputed_tokens"] == tokens
+    assert rebuilds(store, job) == [("tensors", 0)]
+    assert done["usage"]["recomputed_tokens"] == 0
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 4, 9])
@@ -116,7 +122,7 @@ def test_a_job_may_be_killed_again_and_again(store, of, folder):
         assert len(starts) == len(set(starts))  # one chain, and nothing beside it
     resumed(store, of, folder, job, "last")
     assert selections(store, job) == selections(store, whole["job"])
-    assert all(form == "tensors" and tokens < EVERY for form, tokens in rebuilds(store, job))
+    assert rebuilds(store, job) == [("tensors", 0)] * 5
 
 
 def test_many_rows_at_once_are_several_segments(store, of, folder, monkeypatch):
@@ -187,16 +193,16 @@ def test_a_folder_that_somebody_removes_meanwhile_costs_its_job_time_and_others_
     job = admit(store, of, **SAMPLED)
     made = engine(store, of, job, other, segments=segments)
     turn(made, 6)
-    write = segments_module.save_file
+    write = Segments._segment
     removed: list[Path] = []
 
-    def save(tensors: Any, path: Path) -> None:
-        write(tensors, path)
+    def save(self: Segments, chain: Chain, *rest: Any) -> None:
+        write(self, chain, *rest)
         if not removed:
-            removed.append(path)
-            shutil.rmtree(path.parent)
+            removed.append(chain.folder)
+            shutil.rmtree(chain.folder)
 
-    monkeypatch.setattr(segments_module, "save_file", save)
+    monkeypatch.setattr(Segments, "_segment", save)
     turn(made, 12)
     made.close()
     segments.close()
@@ -217,6 +223,10 @@ def flip(path: Path, place: float) -> None:
     path.write_bytes(data)
 
 
+def size(path: Path) -> int:
+    return path.stat().st_size
+
+
 def swap(one: Path, other: Path) -> None:
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
@@ -225,7 +235,7 @@ def swap(one: Path, other: Path) -> None:
 
 DAMAGES: dict[str, Callable[[list[Path]], object]] = {
     "a bit of the rows": lambda files: flip(files[1], 0.9),
-    "a bit of the header": lambda files: flip(files[1], 0.01),
+    "a bit of the header": lambda files: flip(files[1], files[1].read_bytes().index(b"rows") / size(files[1])),
     "cut short": lambda files: files[1].write_bytes(files[1].read_bytes()[:-7]),
     "empty": lambda files: files[1].write_bytes(b""),
     "gone": lambda files: files[1].unlink(),
@@ -251,7 +261,7 @@ def test_what_does_not_join_is_not_used_and_the_text_is_the_same(store, of, fold
     assert (done["text"], done["finish_reason"]) == (whole["text"], whole["finish_reason"])
     ((form, tokens),) = rebuilds(store, job)
     if damage == "a stranger's":
-        assert (form, tokens < EVERY) == ("tensors", True)
+        assert (form, tokens) == ("tensors", 0)
     elif form == "tensors":
         assert tokens >= EVERY
         assert selections(store, job) == selections(store, whole["job"])
@@ -348,4 +358,6 @@ def test_a_kept_row_is_of_its_job_and_its_lane_only(store, of, folder):
     frontier = transcript(store, job).state.frontier
     stops = [int(path.name[9:17]) for path in kept(folder)]
     assert stops == sorted(stops)
-    assert frontier.processed - EVERY < stops[-1] <= frontier.processed
+    assert frontier.processed - EVERY - AHEAD < stops[-1] < frontier.processed
+    (tail,) = folder.glob("*/*.tail")
+    assert int(tail.stem) == stops[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from commandline import TEXT, decodelog, script
 
 from decodelog.fsm.compare import LEVELS
 from decodelog.fsm.ports import EventLog
+from decodelog.runtime.batcher import Batcher
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job
 from decodelog.service import compare
@@ -154,7 +156,9 @@ def test_an_audit_runs_the_model_over_the_logs_again_and_names_the_first_level_t
     assert decodelog("audit", "--reexecute", db=url).stdout.endswith("no fault\n")
     assert decodelog("seal", jobs[1], db=url).code == 0
     passed = decodelog("audit", "--reexecute", db=url)
-    assert (passed.code, "of 1 sealed jobs only bytes, text and end can be" in passed.stderr) == (0, True)
+    assert passed.code == 3
+    assert f"{jobs[1]} was run again, and compared in part: it is sealed" in passed.stdout
+    assert "no fault in what was proven; 1 compared in part\n" in passed.stdout
     other = decodelog(*request, "--seed", 5, db=url).json["job"]
     monkeypatch.setattr(compare, "reexecuted", lambda log, model, job, level, run: compare.run_in(log, other, level))
     (fault,) = decodelog("audit", jobs[1], "--reexecute", "--json", db=url).json["faults"]
@@ -185,15 +189,46 @@ def test_a_job_that_cannot_be_run_again_is_named_and_the_others_are_run(tmp_path
     ]  # fmt: skip
     lines = decodelog("audit", "--reexecute", db=url).stdout.splitlines()
     assert any(line.startswith(f"{names[2]} could not be run again: ") for line in lines)
-    assert decodelog("audit", names[1], "--reexecute", db=url).code == 0  # what cannot be run again is no fault
+    assert lines[-1].endswith("faults in what was proven; 2 not run again")
+    alone = decodelog("audit", names[1], "--reexecute", "--json", db=url)
+    assert (alone.code, alone.json["ok"], alone.json["proven"]) == (3, True, False)  # it is no fault, and no proof
+    assert decodelog("audit", names[1], "--reexecute", db=url).stdout.endswith("in what was proven; 1 not run again\n")
+    assert decodelog("audit", names[1], db=url).code == 0
     passed = decodelog("audit", names[3], "--reexecute", "--json", db=url)
-    assert (passed.code, passed.json["not_run"]) == (0, [])
+    assert (passed.code, passed.json["proven"], passed.json["not_run"]) == (0, True, [])
+    assert decodelog("erase", names[3], db=url).code == 0
+    gone = decodelog("audit", names[3], "--reexecute", "--json", db=url)
+    assert (gone.code, [each["code"] for each in gone.json["not_run"]]) == (3, ["content_erased"])
+
+
+@pytest.mark.contract("LOG-3", "ENV-9")
+def test_a_job_that_none_could_run_here_is_never_told_as_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever keeps it from being run: the model is gone, damaged or another, or a call fails."""
+    url, model = f"sqlite:///{tmp_path}/jobs.db", script(tmp_path / "model", script={"text": TEXT})
+    asked = ("--prompt", "Go", "--max-new-tokens", 4, "--json")
+    job = decodelog("run", "--model", model, *asked, db=url).json["job"]
+    assert decodelog("audit", "--reexecute", db=url).code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(Batcher, "_scores", failing)
+        told = decodelog("audit", "--reexecute", "--json", db=url)
+        assert (told.code, [each["code"] for each in told.json["not_run"]]) == (3, ["call_failed"])
+    for content in ("", "{", json.dumps({"text": 1})):
+        (model / "scripted.json").write_text(content)
+        told = decodelog("audit", "--reexecute", "--json", db=url)
+        assert (told.code, told.json["faults"], len(told.json["not_run"])) == (3, [], 1)
+        assert decodelog("compare", job, "--reexecute", db=url).code == 2
+
+
+def failing(*_: object) -> None:
+    raise RuntimeError("no memory")
 
 
 @pytest.mark.contract("LOG-9", "LOG-3")
-@pytest.mark.parametrize(("command", "said"), [("seal", ""), ("erase", "1 erased jobs cannot be run again")])
+@pytest.mark.parametrize(("command", "place"), [("seal", "in_part"), ("erase", "not_run")])
 def test_a_job_that_is_sealed_or_erased_while_it_is_run_again_is_taken_as_what_it_is_now(
-    command: str, said: str, short_model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+    command: str, place: str, short_model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ("--prompt", "Go", "--max-new-tokens", 9, "--json")
     jobs = [decodelog("run", "--model", short_model, *asked, db=sqlite_url).json["job"] for _ in range(2)]
@@ -207,5 +242,6 @@ def test_a_job_that_is_sealed_or_erased_while_it_is_run_again_is_taken_as_what_i
 
     monkeypatch.setattr(compare, "run_in", meanwhile)
     told = decodelog("audit", "--reexecute", "--json", db=sqlite_url)
-    assert (told.code, told.json["faults"], told.json["not_run"], left) == (0, [], [], [])
-    assert said in told.stderr
+    assert (told.code, told.json["faults"], left) == (3, [], [])
+    found = {place: [each["job"] for each in told.json[place]] for place in ("not_run", "in_part")}
+    assert found == {"not_run": [], "in_part": [], place: [jobs[0]]}

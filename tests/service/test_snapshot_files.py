@@ -19,6 +19,7 @@ from decodelog.fsm.events import CallCompleted, LanesRebuilt
 from decodelog.fsm.state import State
 from decodelog.runtime.worker import Worker
 from decodelog.service.audit import audit
+from decodelog.service.compare import against_reexecution
 from decodelog.service.compose import new_worker
 from decodelog.service.incarnation import new_worker_name
 from decodelog.service.models import Models, home
@@ -104,6 +105,22 @@ def output(result: dict[str, Any]) -> Any:
 @pytest.fixture
 def river(store: DatabaseStore, tmp_path: Path) -> Stage:
     return Stage(store, MODEL, DRAFT, tmp_path / "caches")
+
+
+@pytest.mark.contract("RES-3")
+@pytest.mark.parametrize("rebuild", ["prefill", "reexecute"])
+def test_a_job_that_goes_on_from_a_files_rows_is_run_again_to_the_same_bits(river, other, tmp_path, rebuild):
+    """Also where the file's rows are not those that its log's calls made: they say of which calls they are."""
+    job, file = river.submit(), tmp_path / "job.dlog"
+    river.elsewhere(river.store).run(job, until=STOP_AT)  # without a cache
+    assert river.take(job, file, rebuild=rebuild).recomputed
+    there = river.elsewhere(other, tmp_path / "other caches")
+    restore(other, file, there.folder)
+    there.run(job)
+    assert [(event.form, event.tokens) for event in there.events(job) if isinstance(event, LanesRebuilt)] == [
+        ("tensors", 0)
+    ]
+    assert against_reexecution(other, there.models.load(MODEL), job).found is None
 
 
 @pytest.mark.contract("RES-3")

@@ -75,6 +75,8 @@ EXAMPLES = {
     "attempt.started.1-bare": (AttemptStarted(1, "worker-1", ()),),
     "lanes.rebuilt.1": (LanesRebuilt("prefill", 1300, SCORES),),
     "lanes.rebuilt.1-pending": (LanesRebuilt("reexecute", 2**40, b""),),
+    "lanes.rebuilt.2": (LanesRebuilt("tensors", 3, SCORES, 1300),),
+    "lanes.rebuilt.2-pending": (LanesRebuilt("reexecute", 1300, b"", 2**40),),
     "call.completed.1": (CALL,),
     "call.failed.1": (CallFailed("numeric_fault", "row 3 holds a NaN"),),
     "decision.made.1-greedy": (DecisionMade(receipt(GREEDY)),),
@@ -159,7 +161,7 @@ outputs = st.builds(OutputCommitted, counts, digests | st.binary())
 events = st.one_of(
     st.builds(RequestAdmitted, text, st.binary()),
     st.builds(AttemptStarted, counts, text, st.lists(st.tuples(text, text)).map(tuple)),
-    st.builds(LanesRebuilt, text, counts, st.binary()),
+    st.builds(LanesRebuilt, text, counts, st.binary(), counts),
     calls,
     st.builds(CallFailed, text, text),
     st.builds(DecisionMade, receipts),

@@ -37,8 +37,10 @@ from ..fsm.events import (
     joined,
 )
 from ..fsm.finish import FinishReason
+from ..fsm.limits import PAYLOAD_BYTES_MAX, PROMPT_TOKENS_MAX
 from ..fsm.prompt import PromptToken
 from ..fsm.receipt import Alternative, Receipt, Selection, marked, unmarked
+from .unpacking import STEP_BYTES, unpacked
 
 Fields = tuple[Any, ...]
 Upcast = Callable[[Fields], Fields]
@@ -97,15 +99,24 @@ def entries(payload: bytes, key: bytes, job: str, first: int) -> tuple[Entry, ..
     newer release, CorruptRecord for bytes that no release wrote.
     """
     try:
-        return tuple([_DECODE[fields[0]](fields, key) for fields in unpackb(payload, use_list=False)])
-    except (ValueError, TypeError, LookupError, struct.error) as problem:
+        small = len(payload) <= STEP_BYTES  # nearly every one is, and is read without a call more
+        listed = unpackb(payload, use_list=False) if small else _listed_in(payload)
+        return tuple([_DECODE[fields[0]](fields, key) for fields in listed])
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, struct.error) as problem:
         raise undecodable(payload, job, first, problem) from problem
+
+
+def _listed_in(payload: bytes) -> Any:
+    """What a payload lists. ValueError for one that is longer, or says more, than any that a release writes."""
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise ValueError(f"payload_bytes is {len(payload)}, and the maximum is {PAYLOAD_BYTES_MAX}")
+    return unpacked(payload, PROMPT_TOKENS_MAX)
 
 
 def undecodable(payload: bytes, job: str, first: int, problem: Exception) -> CorruptRecord | UnknownWireTag:
     """Say what is wrong with bytes that did not decode, and at which event."""
     try:
-        wire = [fields[0] for fields in unpackb(payload, use_list=False)]
+        wire = [fields[0] for fields in _listed_in(payload)]
     except (ValueError, TypeError, LookupError):
         return CorruptRecord(job, first, f"its payload is no list of events ({problem})")
     for offset, code in enumerate(wire):

@@ -193,7 +193,7 @@ def test_a_size_beyond_its_limit_is_refused_before_anything_is_decompressed(log,
     assert list(sealed.records("job-1", row))
     monkeypatch.setattr(sealed, "SEALED_BYTES_MAX", size - 1)
     monkeypatch.setattr(lzma, "LZMADecompressor", None)
-    with pytest.raises(CorruptRecord, match=f"{size} bytes, and the maximum is {size - 1}"):
+    with pytest.raises(CorruptRecord, match=f"sealed_bytes is {size}, and the maximum is {size - 1}"):
         list(sealed.records("job-1", row))
 
 

@@ -2,8 +2,9 @@
 
 Frames (see `frames`) in this order: for each job one with what its row says, then one for each of its appends as it is
 stored; in a snapshot of a job one more with where the job stands, then its cache's rows; at the end the manifest, every
-job's name and how many appends it has; and after it, in a bundle that is signed, the signature of its digest. Bodies are
-msgpack. Nothing else in it says when, where or by whom it was written, so two bundles of the same logs are the same bytes.
+job's name and how many appends it has; and after it, in a bundle that is signed, the signature of its digest. Bodies
+are msgpack. Nothing else in it says when, where or by whom it was written: two bundles of the same logs are the same
+bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Unpacking: msgpack that anybody may have written, as values, in no more memory than its bytes and a bound account for.
+"""Unpacking: msgpack that anybody may have written, as values, in bounded memory.
 
 A list says how long it is before its values come, and room is made for what it says; a byte can stand for a value of
 some dozens. So what is longer than a step's record is gone over first without making anything of it, and the values

@@ -86,8 +86,9 @@ PAYLOAD_BYTES_MAX: Final = 128 * 1024 * 1024
 # What a frame of an exported file says of its size is believed up to here, before it is read: an append is at most a
 # sealed log, and a part of a cache some hundred rows of a large model.
 FRAME_BYTES_MAX: Final = SEALED_BYTES_MAX + 64 * 1024
-# Of the frames that say something of a job, and of what an export's end lists of its jobs, some dozens of bytes each.
+# Of the frames that say something of one job.
 FACTS_BYTES_MAX: Final = 16 * 1024 * 1024
+# Of what an export's end lists of all its jobs, some dozens of bytes each.
 MANIFEST_BYTES_MAX: Final = 256 * 1024 * 1024
 
 # ---- policy and noise -----------------------------------------------------------------------------------------

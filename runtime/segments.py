@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from hashlib import sha256
+from itertools import repeat
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,6 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor, uint8
 
 from ..fsm.errors import CacheInUse
+from .caches.abi import CacheAbi
 from .job import Job
 from .session import Session
 
@@ -34,6 +36,7 @@ DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16}
 DOMAIN: Final = b"decodelog.segment.v1"
 EVERY: Final = 64
 READERS: Final = 2  # digests are computed outside the interpreter's lock
+HEADER_BYTES_MAX: Final = 4096  # of one tensor's name, type and shape
 ROWS_MAX: Final = 256  # of a segment; a prompt's rows are several, which are read side by side
 WAITING_MAX: Final = 4  # segments in memory; where the disk is slower than this, the next one is longer
 
@@ -105,7 +108,8 @@ class Segments:
         wait(self._waiting)  # rows of the lane that was lost may still be on their way
         with ThreadPoolExecutor(READERS) as readers:
             chain = list(self._chain(self._folder(job), most))
-            for segment, rows in zip(chain, readers.map(_read, chain), strict=True):
+            read = readers.map(_read, chain, repeat(session.arena.abi))
+            for segment, rows in zip(chain, read, strict=True):
                 if rows is None:
                     break
                 found = link_of(link, segment.start, tokens[segment.start : segment.stop], rows[1])
@@ -225,12 +229,21 @@ def digest_of(rows: Tensor) -> bytes:
     return sha256(rows.view(uint8).numpy().data).digest()
 
 
-def _read(segment: Segment) -> tuple[Tensor, bytes] | None:
-    """A segment's rows, as they lie in the file, and their digest; None where the file is gone or is none."""
+def _read(segment: Segment, abi: CacheAbi) -> tuple[Tensor, bytes] | None:
+    """A segment's rows, as they lie in the file, and their digest; None where the file is gone or is none.
+
+    Also where it is of another size than these rows have: nothing is read of it then but how it begins.
+    """
+    wanted = [abi.layers, 2, abi.kv_heads, segment.stop - segment.start, abi.head_dim]
     try:
+        with segment.path.open("rb") as file:
+            if int.from_bytes(file.read(8), "little") > HEADER_BYTES_MAX:
+                return None
         with safe_open(segment.path, "pt") as header:
             found = header.get_slice("rows")
             shape, dtype = found.get_shape(), DTYPES[found.get_dtype()]
+        if (shape, dtype) != (wanted, abi.dtype):
+            return None
         with segment.path.open("rb") as file:
             mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)  # for as long as the tensor lives
         # The only tensor begins behind the header, whose size the file begins with.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from reprlib import repr as shortened
 from typing import Final
 
 from ..fsm.errors import Problem
@@ -154,5 +153,5 @@ def _wrong(row: Stored) -> str:
     """Which value is of another type than its column, and what it is; empty where none is."""
     for name, value in row._asdict().items():
         if type(value) is not (int if name in NUMBERS else bytes):
-            return f"{name} is {shortened(value)}"
+            return f"{name} is of type {type(value).__name__}"
     return ""

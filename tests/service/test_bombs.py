@@ -76,7 +76,9 @@ def thinned(**changes: Any) -> bytes:
 SEALED: dict[str, tuple[Callable[[], bytes], int, str]] = {
     "maps in the place of items": (lambda: listing(MANY) + b"\x80" * MANY, STEPS, "in the place of a list"),
     "a payload of lists": (lambda: whole(listing(MANY) + b"\x90" * MANY), STEPS, "exceeds max_array_len"),
-    "lists in lists": (lambda: whole(listing(MANY // 1001) + (b"\x91" * 1000 + b"\xc0") * (MANY // 1001)), STEPS, "payload"),
+    "lists in lists": (
+        lambda: whole(listing(MANY // 1001) + (b"\x91" * 1000 + b"\xc0") * (MANY // 1001)), STEPS, "payload",
+    ),
     "lists that say more than they have": (lambda: whole(listing(250_000) * 1000 + bytes(MANY)), STEPS, "No more data"),
     "steps without bytes": (lambda: thinned(count=10**12), 3 * 10**12, f"the maximum is {NEW_TOKENS_MAX}"),
     "a million steps": (thinned, 3 * STEPS, "does not follow"),

@@ -83,7 +83,7 @@ def items(compressed: bytes, size: int) -> Iterator[Whole | Thinned]:
         fields = reader.list_size()
         kind, fence = reader.number(), reader.number()
         if (kind, fields) == (WHOLE, _WHOLE_FIELDS):
-            yield Whole(fence, reader.bytes(), reader.bytes())
+            yield Whole(fence, reader.octets(), reader.octets())
         elif (kind, fields) == (THINNED, _THINNED_FIELDS):
             yield Thinned(fence, reader.columns())
         else:
@@ -114,7 +114,7 @@ class _Reader:
             raise TypeError(f"{type(value).__name__} in the place of a number")
         return value
 
-    def bytes(self) -> bytes:
+    def octets(self) -> bytes:
         value = self._unpacker.unpack()
         if type(value) is not bytes:
             raise TypeError(f"{type(value).__name__} in the place of bytes")
@@ -122,7 +122,7 @@ class _Reader:
 
     def words(self, count: int) -> bytes:
         """A column of so many numbers."""
-        column = self.bytes()
+        column = self.octets()
         if len(column) != _WORD_BYTES * count:
             raise ValueError(f"a column of {len(column)} bytes for {count} numbers")
         return column
@@ -165,7 +165,7 @@ class _Reader:
         sizes = self.words(count)
         most = LOGPROBS_TOP_MAX * count
         table = self._table(2, min(most, VOCABULARY_SIZE_MAX))
-        return sizes, table, *[self.bytes() for _ in range(3)]
+        return sizes, table, *[self.octets() for _ in range(3)]
 
     def _table(self, width: int, most: int) -> list[tuple[Any, ...]]:
         """Rows of values, `width` in each."""

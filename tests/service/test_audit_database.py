@@ -18,7 +18,7 @@ from decodelog.store import schema
 from decodelog.store.bundle import Bundle, write
 from decodelog.store.engine import DatabaseStore
 
-pytestmark = pytest.mark.contract("LOG-3")
+pytestmark = [pytest.mark.contract("LOG-3"), pytest.mark.timeout(600)]  # of jobs to be damaged, on a busy machine
 
 JOBS = 24
 

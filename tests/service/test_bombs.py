@@ -30,7 +30,7 @@ from decodelog.store.frames import MAGIC, FrameWriter
 from decodelog.store.stored import MARK, Stored
 from decodelog.store.unpacking import LISTS_MAX, SHORT, STEP_BYTES, unpacked
 
-pytestmark = pytest.mark.contract("LOG-3", "LOG-9")
+pytestmark = [pytest.mark.contract("LOG-3", "LOG-9"), pytest.mark.timeout(600)]  # of compressing, on a busy machine
 
 MEMORY_BYTES = 640 * 2**20
 """Of addresses, for all of a process that proves a file; the program by itself has 230 MiB of them."""

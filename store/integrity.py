@@ -89,7 +89,7 @@ def _schema(connection: Connection) -> Iterator[Fault]:
             if there.get(column.name) != (column.nullable, _kind(column.type)):
                 yield Fault("", 0, KIND, f"column {column.name} of table {table.name} is not what was made")
         named = [*found.get_indexes(table.name), *found.get_unique_constraints(table.name)]
-        wanted = {str(each.name) for each in (*table.indexes, *_uniques(table))}
+        wanted = {str(each.name) for each in table.indexes} | {str(each.name) for each in _uniques(table)}
         for name in sorted(wanted - {str(each["name"]) for each in named}):
             yield Fault("", 0, KIND, f"there is no index {name} of table {table.name}")
 

@@ -9,7 +9,7 @@ sealed log's thinned steps it says what a load says of steps that it jumps over.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .errors import Problem
 from .events import STEPS, AttemptStarted, DecisionMade, Event, OutputCommitted, RequestAdmitted, RequestClosed
@@ -22,13 +22,18 @@ from .snapshot import Snapshot
 from .state import State
 from .transcript import Transcript
 
+WRONG: Final = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError, MemoryError)
+"""What folding raises where an event holds a value of another type, or a number that no count can be."""
+
 
 class Fault(NamedTuple):
     """Something in a job's log that cannot be.
 
     sequence   the first event concerned
-    kind       of the rows: "gap", "duplicate", "chain", "fence", "payload", "head" or "listing"; of the events: one of
-               these, "job", "key", "draw", "snapshot" or an error's code; of an exported file: "container"
+    kind       of the rows: "gap", "duplicate", "chain", "fence", "payload", "head", "link" or "listing"; of the events:
+               one of these, "job", "key", "draw", "snapshot" or an error's code; of an exported file: "container" or
+               "signature"; of a database: "database" or "orphan"; of what was kept outside of it: "anchor"
+    job        empty where it is of none
     """
 
     job: str
@@ -78,6 +83,8 @@ def replay(job: str, records: Iterable[Record], snapshot: Snapshot | None = None
                 snapshot = None
     except Problem as problem:
         return _faulty(job, transcript, problem.code, str(problem))
+    except WRONG as problem:  # a log that was written anew, digests and all, may say anything
+        return _faulty(job, transcript, "payload", f"an event says what none can say ({problem or type(problem)})")
     if transcript.state is None:
         return _faulty(job, transcript, "gap", "the log has no events")
     if snapshot is not None:

@@ -80,6 +80,16 @@ RETAIN_MS_MAX: Final = 365_000 * 86_400_000
 # What a sealed log says of its own size is believed up to here, before it is decompressed: a kilobyte for each token of
 # the largest context. A log that would be larger stays unsealed.
 SEALED_BYTES_MAX: Final = 1024 * CONTEXT_TOKENS_MAX
+# One append's payload where it is unpacked. The largest one is the record of a whole prompt with its alternatives: see
+# PROMPT_ENTRIES_MAX, at a hundred bytes each.
+PAYLOAD_BYTES_MAX: Final = 128 * 1024 * 1024
+# What a frame of an exported file says of its size is believed up to here, before it is read: an append is at most a
+# sealed log, and a part of a cache some hundred rows of a large model.
+FRAME_BYTES_MAX: Final = SEALED_BYTES_MAX + 64 * 1024
+# Of the frames that say something of one job.
+FACTS_BYTES_MAX: Final = 16 * 1024 * 1024
+# Of what an export's end lists of all its jobs, some dozens of bytes each.
+MANIFEST_BYTES_MAX: Final = 256 * 1024 * 1024
 
 # ---- policy and noise -----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ link: a digest of the link before it, its tokens and its rows.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import struct
@@ -24,11 +25,13 @@ from safetensors.torch import save
 from torch import Tensor, uint8
 
 from ..fsm.errors import CacheInUse
+from .caches.abi import CacheAbi
 
 DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16}
 DOMAIN: Final = b"decodelog.segment.v1"
 SHAPED: Final = b"decodelog.segment.v2"
 LINK_BYTES: Final = 32
+HEADER_BYTES_MAX: Final = 4096  # of one tensor's name, type and shape, and what its rows are of
 ASIDE: Final = ".gone"
 """What is added to the name of a job's folder while it is removed."""
 DISCARDS_MAX: Final = 8
@@ -133,14 +136,18 @@ def by_name(folder: Path, most: int) -> Iterator[Segment]:
         at = longest.stop
 
 
-def rows_of(segment: Segment) -> Rows | None:
-    """A segment's rows; None where the file is gone or is none."""
+def rows_of(segment: Segment, abi: CacheAbi) -> Rows | None:
+    """A segment's rows; None where the file is gone or is none, or of another size than these rows have."""
+    wanted = [abi.layers, 2, abi.kv_heads, segment.stop - segment.start, abi.head_dim]
     try:
         with segment.path.open("rb") as file:
             mapped = mmap(file.fileno(), 0, access=ACCESS_COPY)  # for as long as the tensor lives
         header, begin = _header(mapped)
         facts = header["rows"]
-        rows = torch.frombuffer(mapped, dtype=DTYPES[facts["dtype"]], offset=begin).view(facts["shape"])
+        size = math.prod(wanted) * abi.dtype.itemsize
+        if (facts["shape"], DTYPES[facts["dtype"]], len(mapped) - begin) != (wanted, abi.dtype, size):
+            return None
+        rows = torch.frombuffer(mapped, dtype=abi.dtype, offset=begin).view(wanted)
         return Rows(rows, digest_of(rows), prefilled_of(mapped))
     except (OSError, KeyError, TypeError, ValueError, RuntimeError):
         return None
@@ -159,7 +166,7 @@ def prefilled_of(content: bytes | mmap) -> int:
 def _header(content: bytes | mmap) -> tuple[dict[str, Any], int]:
     """A safetensors file's header, and where its data begins: behind the header, whose size the file begins with."""
     begin = _COUNT.size + int.from_bytes(content[: _COUNT.size], "little")
-    if not _COUNT.size < begin <= len(content):
+    if not _COUNT.size < begin <= min(len(content), HEADER_BYTES_MAX):
         raise ValueError("its header does not end in the file")
     header = json.loads(content[_COUNT.size : begin])
     if not isinstance(header, dict):
@@ -174,7 +181,8 @@ def read_tail(path: Path, link: bytes, start: int, ids: Sequence[int], row: Tens
     """
     rows, size = list[Tensor](), row.nbytes + LINK_BYTES
     try:
-        data = bytearray(path.read_bytes()[: size * len(ids)])
+        with path.open("rb") as file:
+            data = bytearray(file.read(size * len(ids)))
     except OSError:
         return rows, link
     for offset, token in enumerate(ids[: len(data) // size]):

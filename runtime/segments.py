@@ -19,6 +19,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -140,8 +141,9 @@ class Segments:
         folder, parts, whole, link, prefilled = self._folder(job), list[Tensor](), 0, b"", 0
         with ThreadPoolExecutor(READERS) as readers:
             named = list(by_name(folder, most))
-            for segment, rows in zip(named, readers.map(rows_of, named), strict=True):
-                if rows is None or not _fits(rows.tensor, session, segment.stop - segment.start):
+            read = readers.map(rows_of, named, repeat(session.arena.abi))
+            for segment, rows in zip(named, read, strict=True):
+                if rows is None:
                     break
                 if not parts:
                     prefilled, link = rows.prefilled, self._origin(job, session, rows.prefilled)
@@ -275,12 +277,6 @@ class Segments:
 
     def _origin(self, job: Job, session: Session, prefilled: int) -> bytes:
         return origin(job.state.spec.binding, str(session.arena.abi), prefilled)
-
-
-def _fits(rows: Tensor, session: Session, count: int) -> bool:
-    """Whether these may be so many rows of the session's cache."""
-    abi = session.arena.abi
-    return rows.shape == (abi.layers, 2, abi.kv_heads, count, abi.head_dim) and rows.dtype is abi.dtype
 
 
 def _ids(job: Job, start: int, stop: int) -> list[int]:

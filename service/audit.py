@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..fsm.audit import Audited, Fault, compare, replay
-from ..fsm.errors import NotAnExport
+from ..fsm.errors import Defect, NotAnExport, Rejected
 from ..fsm.ports import JobRow, Record
 from ..fsm.snapshot import Snapshot
 from ..store.audit import ShowsRows, audit_rows
 from ..store.bundle import Bundle
 from ..store.frames import begins
+from .anchors import Anchors
+from .signing import PublicKey, signature_faults
 
 CHANGES: Final = 3
 """States of an ended job's log, one after the other: whole, sealed, erased."""
@@ -36,6 +38,9 @@ class AuditedLog(ShowsRows, Protocol):
     def snapshot_damage(self, job: str) -> str:
         """What is wrong with the job's snapshots by themselves, empty where nothing is."""
 
+    def damage(self) -> Iterator[Fault]:
+        """What is wrong with what holds the logs, whatever they say."""
+
 
 class NotRun(NamedTuple):
     """A job that could not be run again, or not be compared whole, and the error's code and message."""
@@ -52,6 +57,8 @@ class Report(NamedTuple):
     erased    jobs whose content is erased: their chain is proven, and what it was taken of is gone
     not_run   jobs that could not be run again; None where that was not asked for
     in_part   jobs that were run again, and of which not all is kept that a run can be compared with
+    signed_by the public key, in hex, that an exported file says it is signed with
+    checked   whether that signature was asked for and proven
     """
 
     jobs: int
@@ -62,6 +69,8 @@ class Report(NamedTuple):
     erased: int = 0
     not_run: list[NotRun] | None = None
     in_part: list[NotRun] | None = None
+    signed_by: str = ""
+    checked: bool = False
 
     @property
     def ok(self) -> bool:
@@ -75,6 +84,8 @@ class Report(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """The digest and what was not run are there where they were asked for; `proven` is `ok` and all of it run."""
         also: dict[str, Any] = {"digest": self.digest} if self.digest else {}
+        if self.signed_by:
+            also |= {"signed_by": self.signed_by, "signature_checked": self.checked}
         if self.not_run is not None:
             also["proven"] = self.ok and not self.unproven
             also["not_run"] = [each._asdict() for each in self.not_run]
@@ -89,25 +100,27 @@ class Report(NamedTuple):
         } | also
 
 
-def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
-    """Prove chain, sequence, receipts, frontiers, replay and listing of each job. Errors: UnknownJob.
+def audit(log: AuditedLog, jobs: Sequence[str] | None = None, anchors: Anchors | None = None) -> Report:
+    """Prove chain, sequence, receipts, frontiers, replay and listing of each job. Errors: UnknownJob of a name given.
 
     Rows that are not what was appended are all named, and their jobs not replayed, nor those whose content is erased.
     Jobs that run meanwhile are audited as far as they were when they were read, and those that are erased meanwhile are
-    counted as erased.
+    counted as erased. Of all jobs also the database itself is audited.
+
+    anchors   heads that were kept outside: each log must still have them
     """
-    if jobs is None:
-        stored = [audit_rows(log)]
-        names = [row.job for row in log.rows()]
-    else:
-        stored = [audit_rows(log, job) for job in jobs]
-        names = list(jobs)
+    asked = {} if anchors is None else anchors.asked()
+    stored = [audit_rows(log, job, asked) for job in ([None] if jobs is None else jobs)]
     faults = [fault for each in stored for fault in each.faults]
+    if jobs is None:
+        faults += log.damage()
+    if anchors is not None:
+        faults += anchors.faults({job: reached for each in stored for job, reached in each.heads.items()}, jobs)
     sealed = {job for each in stored for job in each.sealed}
     erased = {job for each in stored for job in each.erased}
     unread = erased.union(fault.job for fault in faults)
     events = 0
-    for name in names:
+    for name in [name for each in stored for name in each.names]:
         if name in unread:
             continue
         audited = _replayed(log, name)
@@ -119,8 +132,11 @@ def audit(log: AuditedLog, jobs: Sequence[str] | None = None) -> Report:
     return Report(sum(each.jobs for each in stored), events, faults, sealed=len(sealed), erased=len(erased))
 
 
-def verify(path: Path) -> Report:
-    """The same of an exported file, and that the file itself is what was written. Errors: NotAnExport."""
+def verify(path: Path, key: PublicKey | None = None) -> Report:
+    """The same of an exported file, and that the file itself is what was written. Errors: NotAnExport.
+
+    key   whose signature it must have
+    """
     try:
         if not path.is_file():
             raise NotAnExport(str(path), "it is no file")
@@ -131,20 +147,31 @@ def verify(path: Path) -> Report:
             report = audit(bundle)
     except OSError as error:
         raise NotAnExport(str(path), error.strerror or str(error)) from error
-    return report._replace(faults=[*bundle.faults, *report.faults], digest=bundle.digest)
+    unsigned = [] if key is None else signature_faults(bundle, key)
+    signed_by = "" if bundle.signature is None else bundle.signature.key.hex()
+    faults = [*bundle.faults, *unsigned, *report.faults]
+    return report._replace(
+        faults=faults, digest=bundle.digest, signed_by=signed_by, checked=key is not None and not faults
+    )
 
 
 def _replayed(log: AuditedLog, job: str) -> Audited | None:
-    """Replay one job, once more where it was sealed or erased at the same time; None where its content is erased."""
-    row = log.row(job)
-    for _ in range(CHANGES):
-        if row.erased_ms is not None:
-            return None
-        audited = _compared(log, row)
-        before, row = row, log.row(job)
-        if not audited.faults or (row.sealed_ms, row.erased_ms) == (before.sealed_ms, before.erased_ms):
-            break
-    return audited
+    """Replay one job, once more where it was sealed or erased at the same time; None where its content is erased.
+
+    What the database says against one job is a fault of that job, unless it may answer later.
+    """
+    try:
+        row = log.row(job)
+        for _ in range(CHANGES):
+            if row.erased_ms is not None:
+                return None
+            audited = _compared(log, row)
+            before, row = row, log.row(job)
+            if not audited.faults or (row.sealed_ms, row.erased_ms) == (before.sealed_ms, before.erased_ms):
+                break
+        return audited
+    except (Defect, Rejected) as problem:
+        return Audited(0, None, [Fault(job, 0, problem.code, str(problem))])
 
 
 def _compared(log: AuditedLog, row: JobRow) -> Audited:

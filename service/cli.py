@@ -66,13 +66,17 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     streams.tail: ("decodelog tail 01a2", "decodelog tail 01a2 --from 20 --no-follow --json"),
     explain.explain: ("decodelog explain 01a2 --step 3", "decodelog explain 01a2 --json"),
     compare.compare: ("decodelog compare 01a2 01b7", "decodelog compare 01a2 --reexecute --level decision"),
-    audit.audit: ("decodelog audit", "decodelog audit 01a2 --json", "decodelog audit 01a2 --reexecute"),
+    audit.audit: (
+        "decodelog audit --all --anchor /elsewhere/anchors",
+        "decodelog audit 01a2 --json",
+        "decodelog audit 01a2 --reexecute",
+    ),
     export.export: (
         "decodelog export 01a2 --out job.dlog",
         "decodelog export --all --out logs.dlog --force",
         "decodelog export 01a2 --redact --out chain.dlog",
     ),
-    export.verify: ("decodelog verify job.dlog", "decodelog verify job.dlog --json"),
+    export.verify: ("decodelog verify job.dlog --json", "decodelog verify job.dlog --key public.pem"),
     snapshot.snapshot: (
         "decodelog snapshot 01a2 --out job.dlog",
         "decodelog snapshot 01a2 --form repaired --snapshots ./caches --out job.dlog",

@@ -67,7 +67,7 @@ class Commands(TyperGroup):
         except Exception as error:
             if DEBUG in os.environ:
                 raise
-            advice = f"the log is whole: run `decodelog doctor`, or set {DEBUG}=1 to see where"
+            advice = f"see `decodelog doctor` and `decodelog audit --all`, or set {DEBUG}=1 to see where"
             message = f"{type(error).__name__}: {error}; {advice}"
             report({"code": "unexpected", "message": message}, as_json)
             raise typer.Exit(FAILED) from error

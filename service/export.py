@@ -13,21 +13,27 @@ from typing import BinaryIO
 
 from ..fsm.errors import UnwritableOutput
 from ..store.audit import ShowsRows
-from ..store.bundle import Written, write
+from ..store.bundle import Signature, Written, write
 from ..store.chain import StoredLog
 from ..store.erased import erased
 
 
 def export(
-    store: ShowsRows, jobs: Sequence[str] | None, out: Path, force: bool = False, redact: bool = False
+    store: ShowsRows,
+    jobs: Sequence[str] | None,
+    out: Path,
+    force: bool = False,
+    redact: bool = False,
+    sign: Callable[[bytes], Signature] | None = None,
 ) -> Written:
     """Write a bundle of these jobs' logs, or of all, each as it stands at one read of it.
 
     `redact`: their content is left out as if it were erased, so are idempotency keys, and the heads are the same.
+    `sign` makes the signature of the file's digest.
     Errors: UnknownJob, UnwritableOutput, and those of the store.
     """
     logs = _logs(store, jobs)
-    return write_whole(out, force, lambda file: write(file, map(redacted, logs) if redact else logs))
+    return write_whole(out, force, lambda file: write(file, map(redacted, logs) if redact else logs, sign=sign))
 
 
 def write_whole(out: Path, force: bool, write_to: Callable[[BinaryIO], Written]) -> Written:
@@ -43,7 +49,7 @@ def write_whole(out: Path, force: bool, write_to: Callable[[BinaryIO], Written])
             new.replace(out)
         else:
             os.link(new, out)  # which refuses what another process has put there meanwhile
-        _sync(out.parent)
+        sync(out.parent)
     return written
 
 
@@ -86,8 +92,8 @@ def _logs(store: ShowsRows, jobs: Sequence[str] | None) -> Iterator[StoredLog]:
         yield from store.logs(job)
 
 
-def _sync(folder: Path) -> None:
-    """Make a name in this folder durable."""
+def sync(folder: Path) -> None:
+    """Make the names in this folder durable."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)

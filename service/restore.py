@@ -22,6 +22,7 @@ from ..store.restore import Restorable, Restored
 from .audit import audit
 from .incarnation import dead_workers
 from .naming import check_key
+from .signing import PublicKey, signature_faults
 from .snapshot import FORMS, REPAIRED
 
 if TYPE_CHECKING:
@@ -63,16 +64,19 @@ def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[
 
 
 @contextmanager
-def proven(path: Path) -> Iterator[Proven]:
+def proven(path: Path, key: PublicKey | None = None) -> Iterator[Proven]:
     """Prove a file before anything changes.
 
     That is the file itself, the logs in it by an audit, where the job stands field by field, and that the rows are of
     just its tokens. Of a job whose content is erased the chain is proven, and how it ended and its counts are the
-    file's word: what would prove them is gone. Errors: NotAnExport, BrokenSnapshot, ContentLeftOut.
+    file's word: what would prove them is gone. With a `key`, it must be signed with that key.
+    Errors: NotAnExport, BrokenSnapshot, ContentLeftOut.
     """
     try:
         with _begun(path) as file:
             bundle = Bundle(file)
+            for fault in () if key is None else signature_faults(bundle, key):
+                raise BrokenSnapshot("of the file", fault.detail)
             logs = _proven(bundle)
             spec, ids = _standing(bundle, logs)
             if spec is not None:

@@ -6,18 +6,29 @@ whether they may follow one another, is for the fold to judge.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ..fsm.audit import Fault
-from ..fsm.errors import Problem
-from ..fsm.ports import EMPTY_HEAD, JobRow
-from . import sealed
-from .chain import WRONG_TYPE, StoredLog, digest, digest_older, following
-from .codec import decode
-from .erased import WITHOUT_CONTENT
-from .stored import Stored
+from ..fsm.errors import Defect, Rejected
+from ..fsm.events import STEP_EVENTS, RequestClosed
+from ..fsm.finish import FinishReason
+from ..fsm.ports import Head, JobRow
+from ..fsm.states import Status
+from .audit_walk import Walk
+from .chain import StoredLog
+
+IDENTITY = re.compile(r"[0-9a-f]{64}")
+
+
+class Reached(NamedTuple):
+    """Where a log ends, and the digests that it may have at an event that was asked for; none where none ends there."""
+
+    head: Head
+    finish: str | None
+    asked: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)
@@ -26,6 +37,9 @@ class Audit:
 
     events   the ones that could be read; of an erased log, only of its tenures
     sealed, erased   names of the jobs whose log is sealed, or whose content is erased
+    names   of the jobs, in the order in which they were shown
+    heads   of the logs that reach what their job's row says; with the digest at the event that was asked for, where
+            the log still has it
     """
 
     jobs: int = 0
@@ -34,6 +48,8 @@ class Audit:
     sealed: set[str] = field(default_factory=set)
     erased: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    heads: dict[str, Reached] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -47,28 +63,44 @@ class ShowsRows(Protocol):
         """All that is stored of one job's log, or of every one."""
 
 
-def audit_rows(store: ShowsRows, job: str | None = None) -> Audit:
-    """Audit one job or all of them. Raises only where the database cannot be read."""
-    result = Audit()
+def audit_rows(store: ShowsRows, job: str | None = None, asked: Mapping[str, int] | None = None) -> Audit:
+    """Audit one job or all of them. Raises only where the database does not answer.
+
+    asked   by job, the event at which the log's digest is wanted
+    """
+    result, asked = Audit(), asked or {}
     for log in store.logs(job):
         result.jobs += 1
-        walk = Walk()
-        result.faults += [Fault(log.job, *fault) for fault in faults(log, walk)]
+        walk = Walk(asked=asked.get(log.job, 0))
+        if log.job in result.names:
+            result.faults.append(Fault(log.job, 0, "listing", "another log of this name stands before it"))
+        result.names.append(log.job)
+        try:
+            result.faults += [Fault(log.job, *fault) for fault in faults(log, walk)]
+        except (Defect, Rejected) as problem:  # the database itself, in the middle of the log
+            result.faults.append(Fault(log.job, walk.sequence + 1, problem.code, str(problem)))
         result.appends += walk.appends
         result.events += walk.events
         result.sealed |= {log.job} if walk.sealed else set()
         result.erased |= {log.job} if walk.erased else set()
+        finish = None if log.row is None else log.row.finish
+        result.heads[log.job] = Reached(log.head, finish, tuple(walk.found))
     return result
 
 
 def faults(log: StoredLog, walk: Walk) -> Iterator[tuple[int, str, str]]:
     """(sequence, kind, detail) of each fault of one log, in order."""
+    sound = True
     for row in log.rows:
-        yield from walk.step(log.job, row)
+        for fault in walk.step(log.job, row):
+            sound = False
+            yield fault
     sequence, head = walk.sequence, log.head
     if log.damage:
         yield sequence, "listing", log.damage
-    if not (isinstance(head.sequence, int) and isinstance(log.fence, int)):
+    if sound:  # else what is missing there, or is there twice, was named
+        yield from ((at if type(at) is int else sequence, "link", detail) for at, detail in log.links)
+    if type(head.sequence) is not int or type(log.fence) is not int:
         return  # which is the damage of the listing
     if sequence != head.sequence:
         yield head.sequence, "head", f"the log ends at event {sequence}, and the job's row says {head.sequence}"
@@ -79,12 +111,38 @@ def faults(log: StoredLog, walk: Walk) -> Iterator[tuple[int, str, str]]:
         yield max(gone, kept), "payload", detail
     if log.row is not None and log.dated:
         yield from _listed(log.row, walk)
+        if walk.erased:
+            yield from _left(log.row, walk)
     if walk.fence > log.fence:
         yield sequence, "fence", f"an append has fence {walk.fence}, and the job's row {log.fence}"
 
 
+def _left(row: JobRow, walk: Walk) -> Iterator[tuple[int, str, str]]:
+    """What cannot be so of a job whose content is erased; of another one the replay compares it with the log."""
+    at, end = walk.sequence, walk.end
+    if not IDENTITY.fullmatch(row.identity):
+        yield at, "listing", f"the job's row has identity {row.identity!r}"
+    if row.finish is None:
+        return  # an erased job that has not ended, which is named as such
+    if row.status is Status.CLOSED and row.finish not in tuple(FinishReason):
+        yield at, "listing", f"the job's row has status CLOSED and finish {row.finish!r}"
+    # An admission, three events a token, the tenures that can still be read, and the end.
+    if 1 + STEP_EVENTS * row.output + walk.tenures + 1 > at:
+        detail = f"{at} events are too few for {row.output} tokens and an end"
+        yield at, "listing", f"its content is erased, and {detail}: it had not ended, or has other counts"
+    elif isinstance(end, RequestClosed) and end.reason.value != row.finish:
+        yield at, "listing", f"the job's row says finish {row.finish}, its log says {end.reason.value}"
+    elif end is not None and not isinstance(end, RequestClosed):
+        yield at, "listing", f"the job's row says finish {row.finish}, and its log does not end"
+
+
 def _listed(row: JobRow, walk: Walk) -> Iterator[tuple[int, str, str]]:
     """What a database's row says of its log beside the head, and is not so."""
+    if row.finish is None and (walk.erased or walk.sealed):
+        done = "its content is erased" if walk.erased else "its log is sealed"
+        yield walk.sequence, "listing", f"{done}, and the job has not ended"
+    if (row.finish is None) != (row.ended_ms is None):
+        yield walk.sequence, "listing", f"the job's row has finish {row.finish} and says that it ended {row.ended_ms}"
     if row.erased_ms is not None and not walk.erased:
         yield walk.sequence, "listing", "the job's row says that its content is erased, and it is there"
     if row.erased_ms is None and walk.gone is not None:
@@ -98,100 +156,3 @@ def _listed(row: JobRow, walk: Walk) -> Iterator[tuple[int, str, str]]:
     if row.finish is not None and walk.sequence == row.head.sequence and walk.fence < row.fence:
         detail = f"the append that ended the job has fence {walk.fence}, and the job's row {row.fence}"
         yield walk.sequence, "fence", detail
-
-
-@dataclass(slots=True)
-class Walk:
-    """Where the audit of one log stands.
-
-    chains   the digests that the log may have here: where an anchor's own is the damage, two are possible
-    appends  how many there were
-    events   how many could be read
-    sealed   whether an append was seen that is so
-    gone    the first event of the first append whose content is erased, and
-    kept    that of the first append with content; None where there is none
-    older    the digests are of the older form
-    linked   the last append followed from the one before it; after a break, no further one is reported until it does
-    """
-
-    sequence: int = 0
-    appends: int = 0
-    events: int = 0
-    chains: list[bytes] = field(default_factory=lambda: [EMPTY_HEAD.chain])
-    sealed: bool = False
-    gone: int | None = None
-    kept: int | None = None
-    older: bool = False
-    linked: bool = True
-    fence: int = 0
-
-    @property
-    def erased(self) -> bool:
-        return self.gone is not None
-
-    def step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
-        expected = self.sequence + 1
-        self.appends += 1
-        try:
-            yield from self._step(job, row)
-        except WRONG_TYPE as problem:
-            yield expected, "payload", f"a row holds a value of another type ({problem})"
-
-    def _step(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
-        expected = self.sequence + 1
-        self.sealed = self.sealed or row.sealed
-        if row.erased and self.gone is None:
-            self.gone = expected
-        if row.first < expected:
-            yield row.first, "duplicate", f"events {row.first} to {row.last} overlap the append before"
-            return
-        if row.first > expected:
-            yield expected, "gap", f"events {expected} to {row.first - 1} are missing"
-            self.linked = False
-        yield from self._chain(row)
-        yield from self._payload(job, row)
-        if row.fence < self.fence:
-            yield row.first, "fence", f"fence {row.fence} follows fence {self.fence}"
-        self.fence = row.fence
-
-    def _chain(self, row: Stored) -> Iterator[tuple[int, str, str]]:
-        found = [(before, after) for before in self.chains if (after := following(before, row)) is not None]
-        if not found and self.linked:
-            yield row.first, "chain", "the append is not the one that its digest was taken of"
-        self.linked = bool(found)
-        content = row.first, row.key, row.payload
-        if found:
-            self.chains = [after for _, after in found]
-            before, after = found[0]
-            self.older = not row.sealed and after != digest(before, *content)
-        else:
-            form = digest_older if self.older else digest
-            chains = [form(chain, *content) for chain in self.chains]
-            self.chains = ([*chains, row.chain] if row.anchor else chains)[-2:]
-
-    def _payload(self, job: str, row: Stored) -> Iterator[tuple[int, str, str]]:
-        if row.erased:
-            if row.last < row.first:
-                yield row.first, "payload", f"an erased append is stored as {row.first} to {row.last}"
-            self.sequence = max(row.first, row.last)
-            return
-        try:
-            count = self._count(job, row)
-            last = row.first + count - 1
-            self.events += count
-        except Problem as problem:
-            yield row.first, "payload", str(problem)
-            last = row.last if isinstance(row.last, int) and row.last >= row.first else row.first
-        if last != row.last:
-            yield row.first, "payload", f"events {row.first} to {last} are stored as {row.first} to {row.last}"
-        self.sequence = last
-
-    def _count(self, job: str, row: Stored) -> int:
-        """How many events a row says, and whether they are content."""
-        if row.sealed:
-            self.kept = self.kept or row.first
-            return sum(record.last - record.first + 1 for record in sealed.records(job, row))
-        events = decode(row.payload, row.key, job, row.first)
-        if self.kept is None and not all(isinstance(event, WITHOUT_CONTENT) for event in events):
-            self.kept = row.first
-        return len(events)

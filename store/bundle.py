@@ -2,8 +2,9 @@
 
 Frames (see `frames`) in this order: for each job one with what its row says, then one for each of its appends as it is
 stored; in a snapshot of a job one more with where the job stands, then its cache's rows; at the end the manifest, every
-job's name and how many appends it has. Bodies are msgpack. Nothing in it says when, where or by whom it was written, so
-two bundles of the same logs are the same bytes.
+job's name and how many appends it has; and after it, in a bundle that is signed, the signature of its digest. Bodies
+are msgpack. Nothing else in it says when, where or by whom it was written: two bundles of the same logs are the same
+bytes.
 """
 
 from __future__ import annotations
@@ -13,22 +14,25 @@ from itertools import islice, takewhile
 from types import NoneType, UnionType
 from typing import Any, BinaryIO, NamedTuple
 
-from msgpack import packb, unpackb
+from msgpack import packb
 
 from ..fsm.audit import Fault
 from ..fsm.errors import CorruptRecord, UnknownJob
+from ..fsm.limits import FACTS_BYTES_MAX, FRAME_BYTES_MAX, MANIFEST_BYTES_MAX
 from ..fsm.ports import Head, JobRow, Record
 from ..fsm.states import Status
 from .chain import StoredLog, records
 from .frames import LOST, Frame, FrameWriter, frames, linked
 from .stored import Stored
+from .unpacking import SHORT, unpacked
 
-JOB, APPEND, MANIFEST, SNAPSHOT, ROWS = 1, 2, 3, 4, 5
+JOB, APPEND, MANIFEST, SNAPSHOT, ROWS, SIGNATURE = 1, 2, 3, 4, 5, 6
 KIND = "container"
 """The kind of a fault of the file, whatever the logs in it say."""
 
 _PARTS = {JOB: "the job's frame", APPEND: "the append's frame", MANIFEST: "the manifest", LOST: "the frame"}
-_PARTS |= {SNAPSHOT: "the snapshot's frame", ROWS: "the frame of a cache's rows"}
+_PARTS |= {SNAPSHOT: "the snapshot's frame", ROWS: "the frame of a cache's rows", SIGNATURE: "the signature"}
+_MOST = {JOB: FACTS_BYTES_MAX, SNAPSHOT: FACTS_BYTES_MAX, MANIFEST: MANIFEST_BYTES_MAX, SIGNATURE: FACTS_BYTES_MAX}
 _FACTS_OLDER = (str, str, str, str | NoneType, int, int, int)
 _FACTS = (*_FACTS_OLDER, int | NoneType, str | NoneType)
 
@@ -52,20 +56,33 @@ RowsOf = tuple[int, int, bytes, bytes]
 """Rows [start, stop) of a cache: these two, their link, and a safetensors file (see `runtime.lanes.Part`)."""
 
 
+class Signature(NamedTuple):
+    """An Ed25519 signature of a bundle's digest: the public key (32 bytes) that it says it is of, and itself (64)."""
+
+    key: bytes
+    value: bytes
+
+
 class Written(NamedTuple):
-    """What a bundle holds, and the digest of all of it."""
+    """What a bundle holds, the digest of all of it, and the public key that it is signed with, in hex, if it is."""
 
     jobs: int
     appends: int
     digest: str
+    signed_by: str = ""
 
 
 def write(
-    file: BinaryIO, logs: Iterable[StoredLog], standing: Standing | None = None, parts: Iterable[RowsOf] = ()
+    file: BinaryIO,
+    logs: Iterable[StoredLog],
+    standing: Standing | None = None,
+    parts: Iterable[RowsOf] = (),
+    sign: Callable[[bytes], Signature] | None = None,
 ) -> Written:
     """Write a bundle of these logs as they come, damaged or not; one append at a time is in memory.
 
     standing, parts   what a snapshot says of the one log that it is of
+    sign              makes the signature of a digest of 32 bytes
     """
     writer = FrameWriter(file)
     manifest: list[tuple[str, int]] = []
@@ -81,25 +98,32 @@ def write(
         for part in parts:
             writer.write(ROWS, _pack(part))
     writer.write(MANIFEST, _pack(manifest))
-    return Written(len(manifest), sum(appends for _, appends in manifest), writer.digest.hex())
+    digest, signed_by = writer.digest, ""
+    if sign is not None:
+        signature = sign(digest)
+        writer.write(SIGNATURE, _pack(signature))
+        signed_by = signature.key.hex()
+    return Written(len(manifest), sum(appends for _, appends in manifest), digest.hex(), signed_by)
 
 
 class Bundle:
     """A bundle as a log that can be read and audited.
 
-    faults   what is wrong with the file; what its logs say is for the audit
-    digest   of all of it, empty where it is not what was written
+    faults      what is wrong with the file; what its logs say is for the audit
+    digest      of all of it, empty where it is not what was written
+    signature   of the digest, as it stands there; None where there is none
     """
 
     def __init__(self, file: BinaryIO) -> None:
         """Go over the whole file once. It must begin as one of frames does (see `frames.begins`)."""
         self._file = file
         survey = _Survey()
-        for frame, sound in linked(frames(file)):
+        for frame, sound in linked(frames(file, most=_most)):
             survey.take(frame, sound)
         survey.end(file.seek(0, 2))
         self.faults, self._logs = survey.faults, survey.logs
         self.digest = "" if survey.faults else survey.digest
+        self.signature = survey.signature
         self._standing = survey.standing
         # A name that stands there twice is a fault; it is the first one that is read.
         self._named = {log.job: (log, place) for log, place in reversed(survey.logs)}
@@ -139,6 +163,10 @@ class Bundle:
         """What is wrong with the job's snapshots by themselves: nothing."""
         return ""
 
+    def damage(self) -> Iterator[Fault]:
+        """What is wrong with what holds the logs: `faults` says it."""
+        return iter(())
+
     def _find(self, job: str) -> tuple[StoredLog, int]:
         if job not in self._named:
             raise UnknownJob(job)
@@ -159,13 +187,14 @@ class _Survey:
         self.logs: list[tuple[StoredLog, int]] = []
         self.digest = ""
         self.standing: tuple[Standing, int] | None = None
+        self.signature: Signature | None = None
         self._job, self._sequence = "", 0
         self._found: list[tuple[str, int]] = []
         self._ended = False
 
     def take(self, frame: Frame, sound: bool) -> None:
         if self._ended:
-            self._blame(frame, "it stands after the end")
+            self._sign(frame, sound)
             return
         read = _READ[frame.kind](frame.body) if frame.kind in _READ else None
         if frame.kind == JOB:
@@ -184,6 +213,14 @@ class _Survey:
             self.digest = frame.mark.hex()
             self._compare(read)
         self._ended = frame.kind in (MANIFEST, LOST)
+
+    def _sign(self, frame: Frame, sound: bool) -> None:
+        """Take the signature, which is all that may stand after the manifest."""
+        read = _signature(frame.body) if frame.kind == SIGNATURE and self.signature is None else None
+        if read is not None and sound:
+            self.signature = read
+        else:
+            self._blame(frame, "it is not what was written there" if read else "it stands after the end")
 
     def end(self, size: int) -> None:
         if not self._ended:
@@ -231,10 +268,15 @@ def _pack(value: Any) -> bytes:
     return packb(value, unicode_errors="surrogateescape")  # type: ignore[no-any-return]
 
 
-def _unpack(body: bytes) -> Any:
-    """What a body says, with tuples for lists; None for one that says nothing."""
+def _most(kind: int) -> int:
+    """How many bytes the body of a frame may have."""
+    return _MOST.get(kind, FRAME_BYTES_MAX)
+
+
+def _unpack(body: bytes, longest: int = SHORT) -> Any:
+    """What a body says, with tuples for lists; None for one that says nothing. `longest` as in `unpacked`."""
     try:
-        return unpackb(body, use_list=False, unicode_errors="backslashreplace")
+        return unpacked(body, longest, unicode_errors="backslashreplace")
     except (ValueError, TypeError, LookupError):
         return None
 
@@ -285,7 +327,7 @@ def _facts(row: JobRow | None) -> tuple[Any, ...] | None:
 
 
 def _manifest(body: bytes) -> list[tuple[str, int]] | None:
-    value = _unpack(body)
+    value = _unpack(body, len(body))
     sound = type(value) is tuple and all(_fields(each, str, int) for each in value)
     return list(value) if sound else None
 
@@ -298,6 +340,11 @@ def _stands(body: bytes) -> Standing | None:
 def _rows(body: bytes) -> RowsOf | None:
     value = _unpack(body)
     return value if _fields(value, int, int, bytes, bytes) else None
+
+
+def _signature(body: bytes) -> Signature | None:
+    value = _unpack(body)
+    return Signature(*value) if _fields(value, bytes, bytes) else None
 
 
 _READ: dict[int, Callable[[bytes], Any]] = {

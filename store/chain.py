@@ -12,7 +12,8 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -26,8 +27,11 @@ from .stored import CHECK_BYTES, MARK, Stored
 ANCHOR_EVENTS = 64
 DIGEST_BYTES = 32
 
-WRONG_TYPE = (TypeError, ValueError, AttributeError, OverflowError)
-"""What computing with a column raises where a damaged file gives it a value of another type."""
+WRONG_TYPE = (TypeError, ValueError, AttributeError, OverflowError, struct.error)
+"""What computing with a column raises where a damaged file gives it a value of another type, or out of its range."""
+
+MARKS = (CHECK_BYTES, DIGEST_BYTES)
+"""How many bytes of its digest a row can have."""
 
 
 def digest(before: bytes, first: int, key: bytes, payload: bytes) -> bytes:
@@ -51,7 +55,7 @@ def digest_older(before: bytes, first: int, key: bytes, payload: bytes) -> bytes
 def following(before: bytes, row: Stored) -> bytes | None:
     """The whole digest after a row, in whichever form it was taken; None where the row is not what it was taken of."""
     first, _, _, key, mark, payload = row
-    if not mark:
+    if len(mark) not in MARKS:
         return None
     if row.sealed:
         return sealed.proven(row)
@@ -90,7 +94,7 @@ def verified(job: str, rows: Iterable[Stored], after: int, head: Head | None = N
                     raise CorruptRecord(job, sequence + 1, f"the next append there is of events {first} to {last}")
                 # What `following` finds of an ordinary append, without the call: this is most of what a load does.
                 found = sha256(chain + first.to_bytes(8, "big") + sha256(key + payload).digest()).digest()
-                if not (found.startswith(mark) and mark and len(key) == DIGEST_BYTES):
+                if not (found.startswith(mark) and len(mark) in MARKS and len(key) == DIGEST_BYTES):
                     found = following(chain, row) or b""
                 if not found:
                     raise CorruptRecord(job, first, "the append is not the one that its digest was taken of")
@@ -128,6 +132,7 @@ class StoredLog(NamedTuple):
     damage   what is wrong with the job's row by itself, else empty; then the head and the fence may have any type
     row      all that the job's row says, None where it is damaged
     dated    the row is a database's own, which also says when the log was sealed and erased; an exported file's is not
+    links    what is wrong with the links between the rows, as (sequence, detail), once `rows` was gone over
     """
 
     job: str
@@ -137,3 +142,4 @@ class StoredLog(NamedTuple):
     damage: str = ""
     row: JobRow | None = None
     dated: bool = True
+    links: Sequence[tuple[int, str]] = ()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from reprlib import repr as shortened
 from typing import Any
 
 from msgpack import packb, unpackb
@@ -37,8 +38,10 @@ from ..fsm.events import (
     joined,
 )
 from ..fsm.finish import FinishReason
+from ..fsm.limits import PAYLOAD_BYTES_MAX, PROMPT_TOKENS_MAX
 from ..fsm.prompt import PromptToken
 from ..fsm.receipt import Alternative, Receipt, Selection, marked, unmarked
+from .unpacking import STEP_BYTES, unpacked
 
 Fields = tuple[Any, ...]
 Upcast = Callable[[Fields], Fields]
@@ -100,20 +103,32 @@ def entries(payload: bytes, key: bytes, job: str, first: int) -> tuple[Entry, ..
     newer release, CorruptRecord for bytes that no release wrote.
     """
     try:
-        return tuple([_DECODE[fields[0]](fields, key) for fields in unpackb(payload, use_list=False)])
-    except (ValueError, TypeError, LookupError, struct.error) as problem:
-        raise undecodable(payload, job, first, problem) from problem
-
-
-def undecodable(payload: bytes, job: str, first: int, problem: Exception) -> CorruptRecord | UnknownWireTag:
-    """Say what is wrong with bytes that did not decode, and at which event."""
+        # Nearly every payload is short, and is read without a call more.
+        listed = unpackb(payload, use_list=False) if len(payload) <= STEP_BYTES else _unpacked(payload)
+    except (ValueError, TypeError, LookupError) as problem:
+        raise CorruptRecord(job, first, f"its payload is no list of events ({problem})") from problem
     try:
-        wire = [fields[0] for fields in unpackb(payload, use_list=False)]
+        return tuple([_DECODE[fields[0]](fields, key) for fields in listed])
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, struct.error) as problem:
+        raise undecodable(listed, job, first, problem) from problem
+
+
+def _unpacked(payload: bytes) -> Any:
+    """What a payload lists. ValueError for one that is longer, or says more, than any that a release writes."""
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        raise ValueError(f"payload_bytes is {len(payload)}, and the maximum is {PAYLOAD_BYTES_MAX}")
+    return unpacked(payload, PROMPT_TOKENS_MAX)
+
+
+def undecodable(listed: Any, job: str, first: int, problem: Exception) -> CorruptRecord | UnknownWireTag:
+    """Say what is wrong with what did not decode, and at which event."""
+    try:
+        wire = [fields[0] for fields in listed]
     except (ValueError, TypeError, LookupError):
         return CorruptRecord(job, first, f"its payload is no list of events ({problem})")
     for offset, code in enumerate(wire):
         if not isinstance(code, int):
-            return CorruptRecord(job, first + offset, f"{code!r} is no wire tag")
+            return CorruptRecord(job, first + offset, f"{shortened(code)} is no wire tag")
         if code not in _DECODE:
             return UnknownWireTag(job, first + offset, code)
     return CorruptRecord(job, first, f"the fields of an event cannot be read ({problem})")

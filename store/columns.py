@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from itertools import repeat
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..fsm.events import TokenStep
+from ..fsm.limits import LOGPROBS_TOP_MAX
 from ..fsm.receipt import Alternative, Selection
 from ..fsm.thinned import ThinnedStep
 
 Columns = tuple[Any, ...]
 NAN = float("nan")
+BLOCK: Final = 4096
+"""Steps that are made at a time: a log may have a million, and whoever reads it may keep none."""
 
 
 def written(steps: Sequence[TokenStep]) -> Columns:
@@ -43,36 +47,42 @@ def written(steps: Sequence[TokenStep]) -> Columns:
     )
 
 
-def read(columns: Sequence[Any]) -> list[ThinnedStep]:
-    """The steps, thinned; floats bit for bit. Any error says that nothing here wrote these columns."""
+def read(columns: Sequence[Any]) -> Iterator[ThinnedStep]:
+    """The steps, thinned, some at a time; floats bit for bit. Any error says that nothing here wrote these columns."""
     size, lanes, output, branches, kinds, places, supports, raws, crossed, beside = columns
-    alternatives: Iterator[tuple[Alternative, ...]] = iter([()] * size) if beside is None else _alternatives(beside)
-    return [
-        ThinnedStep(
-            1, lanes + index, branch, Selection(token, support, raw, logprob, NAN, alternatives=listed), piece, hidden,
-            output + index,
-        )
-        for index, (branch, (token, piece, hidden), support, raw, logprob, listed) in enumerate(
-            zip(
-                _whole(branches, size), [kinds[place] for place in _whole(places, size)], _whole(supports, size),
-                *_floats(raws, crossed, size), alternatives, strict=True,
-            )
-        )
-    ]  # fmt: skip
+    alternatives = repeat(()) if beside is None else _alternatives(beside, size)
+    for start in range(0, size, BLOCK):
+        block = range(start, min(start + BLOCK, size))
+        rows = zip(
+            _whole(branches, block, size), _whole(places, block, size), _whole(supports, block, size),
+            *_floats(raws, crossed, block, size), strict=True,
+        )  # fmt: skip
+        for index, (branch, place, support, raw, logprob) in zip(block, rows, strict=True):
+            token, piece, hidden = kinds[place]
+            selection = Selection(token, support, raw, logprob, NAN, alternatives=next(alternatives))
+            yield ThinnedStep(1, lanes + index, branch, selection, piece, hidden, output + index)
 
 
-def _alternatives(columns: Sequence[Any]) -> Iterator[tuple[Alternative, ...]]:
+def _alternatives(columns: Sequence[Any], size: int) -> Iterator[tuple[Alternative, ...]]:
+    """What stands beside each step."""
     sizes, kinds, places, raws, crossed = columns
-    counts = _whole(sizes, len(sizes) // 8)
-    total = sum(counts)
-    made = [
-        Alternative(kinds[place][0], raw, logprob, kinds[place][1])
-        for place, raw, logprob in zip(_whole(places, total), *_floats(raws, crossed, total), strict=True)
-    ]
-    at = 0
-    for count in counts:
-        yield tuple(made[at : at + count])
-        at += count
+    counts = _words(sizes, size)
+    # A sum of numbers that a forger chose may be any, so each is held to the bound first.
+    if int(counts.max(initial=0)) > LOGPROBS_TOP_MAX:
+        raise ValueError(f"a step has {counts.max()} alternatives, and the maximum is {LOGPROBS_TOP_MAX}")
+    total, at = int(counts.sum()), 0
+    for start in range(0, size, BLOCK):
+        here = counts[start : start + BLOCK]
+        block = range(at, at + int(here.sum()))
+        made = [
+            Alternative(kinds[place][0], raw, logprob, kinds[place][1])
+            for place, raw, logprob in zip(
+                _whole(places, block, total), *_floats(raws, crossed, block, total), strict=True
+            )
+        ]
+        ends = here.cumsum().tolist()
+        yield from (tuple(made[end - count : end]) for end, count in zip(ends, here.tolist(), strict=True))
+        at = block.stop
 
 
 def _place(table: dict[Hashable, int], value: Hashable) -> int:
@@ -83,8 +93,9 @@ def _integers(values: Sequence[int]) -> bytes:
     return _planes(np.array(values, dtype="<u8"))
 
 
-def _whole(planes: bytes, size: int) -> list[int]:
-    whole: list[int] = _values(planes, size).tolist()
+def _whole(planes: bytes, block: range, size: int) -> list[int]:
+    """Some of the numbers of a column of `size`."""
+    whole: list[int] = _words(planes, size, block).tolist()
     return whole
 
 
@@ -94,9 +105,9 @@ def _pairs(raw: Sequence[float], processed: Sequence[float]) -> tuple[bytes, byt
     return _planes(bits), _planes(bits ^ np.array(processed, dtype="<f8").view("<u8"))
 
 
-def _floats(raw: bytes, crossed: bytes, size: int) -> tuple[list[float], list[float]]:
-    bits = _values(raw, size)
-    return bits.view("<f8").tolist(), (bits ^ _values(crossed, size)).view("<f8").tolist()
+def _floats(raw: bytes, crossed: bytes, block: range, size: int) -> tuple[list[float], list[float]]:
+    bits = _words(raw, size, block)
+    return bits.view("<f8").tolist(), (bits ^ _words(crossed, size, block)).view("<f8").tolist()
 
 
 def _planes(words: NDArray[np.uint64]) -> bytes:
@@ -104,5 +115,7 @@ def _planes(words: NDArray[np.uint64]) -> bytes:
     return words.view(np.uint8).reshape(-1, 8).T.tobytes()
 
 
-def _values(planes: bytes, size: int) -> NDArray[np.uint64]:
-    return np.frombuffer(planes, np.uint8).reshape(8, size).T.copy().view("<u8").reshape(size)
+def _words(planes: bytes, size: int, block: range | None = None) -> NDArray[np.uint64]:
+    """The words of `size` that lie in planes, or those of a block of them."""
+    chosen = slice(None) if block is None else slice(block.start, block.stop)
+    return np.frombuffer(planes, np.uint8).reshape(8, size)[:, chosen].T.copy().view("<u8").reshape(-1)

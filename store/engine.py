@@ -14,13 +14,16 @@ from .memory_log import MemoryStore, still
 from .postgres_log import PostgresAppender
 from .restore import DatabaseRestore
 from .schema import required
+from .showing import DatabaseRows
 from .snapshots import DatabaseSnapshots
 from .sqlite_log import SqliteAppender
 
 MEMORY = "memory://"
 
 
-class DatabaseStore(DatabaseLog, DatabaseSnapshots, DatabaseRestore, DatabaseLeases, DatabaseInbox, DatabaseLifetime):
+class DatabaseStore(
+    DatabaseLog, DatabaseRows, DatabaseSnapshots, DatabaseRestore, DatabaseLeases, DatabaseInbox, DatabaseLifetime
+):
     """A store over one database. Safe to use from several threads, and from any number of processes."""
 
     def __init__(self, database: Database) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, groupby
-from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import insert, select
@@ -17,14 +15,14 @@ from ..fsm.ports import EMPTY_HEAD, Admission, Append, AppendResult, Durable, He
 from ..fsm.states import Status
 from .admission import admission, attached
 from .bells import ring
-from .chain import StoredLog, records
+from .chain import records
 from .database import Database
-from .listing import job_row, readable, sound_head, wrong
+from .listing import job_row, sound_head, wrong
 from .offer import Offer, Tenancy, offer
 from .refusals import Refusal
 from .settle import Place, add
 from .stored import Stored
-from .tables import appends, jobs, refusals
+from .tables import jobs, refusals
 from .walk import FROM_HEAD
 
 ADMIT_TRIES = 3
@@ -119,25 +117,6 @@ class DatabaseLog:
         self.row(job)
         with self._database.single() as connection:
             return [Refusal(*row)._replace(outcome=Outcome(row.outcome)) for row in connection.execute(query)]
-
-    def logs(self, job: str | None = None) -> Iterator[StoredLog]:
-        """All that is stored of one job's log or of every one, found by its rows and not by their links."""
-        columns = [appends.c[name].label(f"append_{name}") for name in Stored._fields]
-        query = select(jobs, *columns).join_from(jobs, appends, jobs.c.id == appends.c.job_id, isouter=True)
-        query = query.order_by(jobs.c.id, appends.c.first, appends.c.id)
-        chosen = query if job is None else query.where(jobs.c.job == job)
-        # One statement for both: a job that runs meanwhile is shown as it was at one moment.
-        with self._database.long_read() as connection, connection.execute(chosen) as rows:
-            found = False
-            for _, group in groupby(rows, key=attrgetter("id")):
-                found, row = True, next(group)
-                stored = (Stored._make(each[-len(columns) :]) for each in chain((row,), group))
-                appended = (each for each in stored if each.first is not None)
-                damage = wrong(row)
-                head, listed = Head(row.sequence, row.chain), None if damage else job_row(row)
-                yield StoredLog(readable(row.job), head, row.fence, appended, damage, listed)
-            if job is not None and not found:
-                raise UnknownJob(job)
 
 
 def holder(connection: Connection, job: str, idempotency_key: str | None) -> tuple[str, str, bool] | None:

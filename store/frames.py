@@ -10,10 +10,12 @@ The size has a checksum of its own: a reader who believed a damaged one would lo
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
+
+from ..fsm.limits import FRAME_BYTES_MAX
 
 MAGIC = b"decodelog export 1\n"
 LOST = 0
@@ -59,8 +61,13 @@ def begins(file: BinaryIO) -> bool:
     return file.read(len(MAGIC)) == MAGIC
 
 
-def frames(file: BinaryIO, offset: int = len(MAGIC)) -> Iterator[Frame]:
-    """The frames from byte `offset` on, as they are stored, one at a time; other reading may come between two."""
+def frames(
+    file: BinaryIO, offset: int = len(MAGIC), most: Callable[[int], int] = lambda kind: FRAME_BYTES_MAX
+) -> Iterator[Frame]:
+    """The frames from byte `offset` on, as they are stored, one at a time; other reading may come between two.
+
+    most   how many bytes the body of a frame of this kind may have; a longer one is not read, and none after it
+    """
     end = file.seek(0, 2)
     while offset < end:
         file.seek(offset)
@@ -75,6 +82,9 @@ def frames(file: BinaryIO, offset: int = len(MAGIC)) -> Iterator[Frame]:
         following = offset + _HEAD_BYTES + size + _DIGEST_BYTES
         if following > end:
             yield Frame(offset, LOST, b"the file ends within it", b"")
+            return
+        if size > (bound := most(kind)):
+            yield Frame(offset, LOST, f"frame_bytes of kind {kind} is {size}, and the maximum is {bound}".encode(), b"")
             return
         yield Frame(offset, kind, file.read(size), file.read(_DIGEST_BYTES))
         offset = following

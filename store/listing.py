@@ -26,6 +26,8 @@ def wrong(row: Any) -> str:
         value = getattr(row, name)
         if type(value) not in types or (isinstance(value, str) and readable(value) != value):
             return f"the job's row has {name} {shortened(value)}"
+        if isinstance(value, int) and value < 0:
+            return f"the job's row has {name} {value}"
     status = STATUSES.get(row.status)
     if status is None:
         return f"the job's row has status {shortened(row.status)}"

@@ -10,6 +10,7 @@ from operator import itemgetter
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
+from ..fsm.audit import Fault
 from ..fsm.errors import ContentErased, CorruptRecord, JobNotEnded, SealRefused, UnknownJob
 from ..fsm.events import Event
 from ..fsm.ports import (
@@ -165,6 +166,10 @@ class MemoryStore:
             chosen = list(self._jobs.values()) if job is None else [self._held(job)]
             logs = [StoredLog(held.job, held.head, held.fence, list(held.log), row=held.row()) for held in chosen]
         return iter(logs)
+
+    def damage(self) -> Iterator[Fault]:
+        """What is wrong with what holds the logs: nothing."""
+        return iter(())
 
     def _held(self, job: str) -> MemoryJob:
         if (held := self._jobs.get(job)) is None:

@@ -19,13 +19,14 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Any, Final
 
-from msgpack import packb, unpackb
+from msgpack import packb
 
 from ..fsm.errors import CorruptRecord, UnknownSeal
-from ..fsm.events import STEP_EVENTS, TokenStep, count, joined
+from ..fsm.events import Entry, TokenStep, count, joined
 from ..fsm.limits import SEALED_BYTES_MAX
 from ..fsm.ports import Head, Record
 from .codec import entries
+from .sealed_body import MALFORMED, THINNED, WHOLE, Thinned, Whole, items
 from .stored import ERASED, MARK, Stored
 
 DOMAIN: Final = b"decodelog.sealed.v1"
@@ -37,12 +38,10 @@ _SIZE = struct.Struct(">Q")
 _HEAD_BYTES = len(MARK) + 1 + _SIZE.size
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 0, "pb": 0}]
 
-WHOLE, THINNED = 0, 1
-
 
 def seal(head: Head, rows: Sequence[Stored], records: Sequence[Record], structured: bool) -> Stored:
     """One row for all of a log's: `rows` as stored, `records` what they say; the same log gives the same bytes."""
-    items: list[Any] = []
+    made: list[Any] = []
     for thin, run in groupby(_marked(records, structured), key=lambda pair: pair[0]):
         chosen = [index for _, index in run]
         if thin:
@@ -50,10 +49,10 @@ def seal(head: Head, rows: Sequence[Stored], records: Sequence[Record], structur
             steps = [_step(records[index]) for index in chosen]
             from . import columns  # with numpy, which only sealed logs need here
 
-            items.append((THINNED, first.fence, *columns.written(steps)))
+            made.append((THINNED, first.fence, *columns.written(steps)))
         else:
-            items += [(WHOLE, rows[index].fence, rows[index].key, rows[index].payload) for index in chosen]
-    body = packb(items)
+            made += [(WHOLE, rows[index].fence, rows[index].key, rows[index].payload) for index in chosen]
+    body = packb(made)
     compressed = lzma.compress(body, lzma.FORMAT_RAW, filters=_FILTERS)
     payload = b"".join((MARK, bytes([VERSION]), _SIZE.pack(len(body)), compressed))
     row = Stored(1, head.sequence, rows[-1].fence, b"", head.chain, payload)
@@ -67,7 +66,7 @@ def whole_erased(head: Head, fence: int, payload_digest: bytes) -> Stored:
 
 
 def key_of(row: Stored) -> bytes:
-    """The key that a sealed row must have."""
+    """The key that a sealed row must have. Errors: struct.error for numbers that no row has."""
     first, last, fence, _, chain, payload = row
     content = payload[len(ERASED) :] if payload[:2] == ERASED else sha256(payload).digest()
     return sha256(b"".join((DOMAIN, chain, _SPAN.pack(first, last, fence), content))).digest()
@@ -82,45 +81,42 @@ def proven(row: Stored) -> bytes | None:
 def records(job: str, row: Stored) -> Iterator[Record]:
     """The appends that a sealed row stands for, in order; of thinned ones key and digest are empty.
 
+    One is made at a time, and of the body no more is in memory than one of its items.
     Errors: UnknownSeal for a version of a newer release, CorruptRecord for bytes that no release wrote.
     """
     sequence = 0
-    for kind, fence, *fields in _items(job, row):
-        if kind == WHOLE:
-            key, payload = fields
-            held = joined(entries(payload, key, job, sequence + 1))
-            first, sequence = sequence + 1, sequence + count(held)
-            yield Record(first, sequence, fence, key, row.chain if sequence == row.last else b"", held)
-            continue
-        try:
-            from . import columns
-
-            steps = columns.read(fields)
-        except (ValueError, TypeError, LookupError, struct.error) as problem:
-            raise CorruptRecord(job, sequence + 1, f"the sealed steps cannot be read ({problem})") from problem
-        for step in steps:
-            yield Record(sequence + 1, sequence + STEP_EVENTS, fence, b"", b"", (step,))
-            sequence += STEP_EVENTS
+    if (version := int.from_bytes(row.payload[1:2])) != VERSION:
+        raise UnknownSeal(job, version)
+    try:
+        for item in items(*_body(row.payload)):
+            for fence, key, held in _held(job, sequence + 1, item):
+                first, sequence = sequence + 1, sequence + count(held)
+                if sequence > row.last:
+                    break
+                yield Record(first, sequence, fence, key, row.chain if key and sequence == row.last else b"", held)
+    except MALFORMED as problem:
+        raise CorruptRecord(job, sequence + 1, f"the sealed log cannot be read ({problem})") from problem
     if sequence != row.last:
         raise CorruptRecord(job, sequence + 1, f"{sequence} events are sealed as {row.last}")
 
 
-def _items(job: str, row: Stored) -> list[Any]:
-    payload, version = row.payload, int.from_bytes(row.payload[1:2])
-    if version != VERSION:
-        raise UnknownSeal(job, version)
-    try:
-        (size,) = _SIZE.unpack(payload[2:_HEAD_BYTES])
-        if size > SEALED_BYTES_MAX:
-            raise ValueError(f"{size} bytes, and the maximum is {SEALED_BYTES_MAX}")
-        reader = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
-        body = reader.decompress(payload[_HEAD_BYTES:], size)
-        items = unpackb(body, use_list=False)
-        if len(body) != size or not all(item[0] in (WHOLE, THINNED) for item in items):
-            raise ValueError(f"{len(body)} of {size} bytes")
-        return list(items)
-    except (lzma.LZMAError, ValueError, TypeError, LookupError, struct.error) as problem:
-        raise CorruptRecord(job, 1, f"the sealed log cannot be read ({problem})") from problem
+def _body(payload: bytes) -> tuple[bytes, int]:
+    """What is compressed, and the size that it says it has."""
+    (size,) = _SIZE.unpack(payload[2:_HEAD_BYTES])
+    if size > SEALED_BYTES_MAX:
+        raise ValueError(f"sealed_bytes is {size}, and the maximum is {SEALED_BYTES_MAX}")
+    return payload[_HEAD_BYTES:], size
+
+
+def _held(job: str, first: int, item: Whole | Thinned) -> Iterator[tuple[int, bytes, tuple[Entry, ...]]]:
+    """Fence, key and entries of each append of an item, whose first event is `first`."""
+    if isinstance(item, Whole):
+        yield item.fence, item.key, joined(entries(item.payload, item.key, job, first))
+        return
+    from . import columns
+
+    for step in columns.read(item.columns):
+        yield item.fence, b"", (step,)
 
 
 def _marked(records: Sequence[Record], structured: bool) -> Iterator[tuple[bool, int]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgpack import packb, unpackb
+from msgpack import packb
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.engine import Connection
 
@@ -22,6 +22,7 @@ from .chain import WRONG_TYPE
 from .database import Database
 from .tables import jobs
 from .tables import snapshots as table
+from .unpacking import unpacked
 
 if TYPE_CHECKING:
     from ..fsm.snapshot import Keep, Snapshot
@@ -104,7 +105,7 @@ def _read(job: str, row: Row, ids: Sequence[int]) -> Snapshot | None:
     from ..fsm.spec import Spec
 
     try:
-        version, envelope, fields = unpackb(row.state[_PROOF:], use_list=False)
+        version, envelope, fields = unpacked(row.state[_PROOF:])
         return snapshot_of(Spec.seal(job, envelope), Head(*row[:2]), ids, fields) if version == VERSION else None
     except (*WRONG_TYPE, LookupError, Problem):
         return None
@@ -152,5 +153,5 @@ class DatabaseSnapshots:
     def _kept(self, job: str) -> Kept:
         columns = [table.c[name] for name in Row._fields]
         query = select(*columns).join_from(table, jobs, table.c.job_id == jobs.c.id).where(jobs.c.job == job)
-        with self._database.single() as connection:
+        with self._database.lenient() as connection:
             return kept_in(job, [Row._make(row) for row in connection.execute(query.order_by(table.c.sequence))])

@@ -104,6 +104,8 @@ from .export import (
     BrokenSnapshot as BrokenSnapshot,
     ContentLeftOut as ContentLeftOut,
     RestoreConflict as RestoreConflict,
+    BrokenAnchors as BrokenAnchors,
+    UnusableKey as UnusableKey,
 )
 from .command import (
     AmbiguousJob as AmbiguousJob,

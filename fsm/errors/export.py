@@ -45,3 +45,23 @@ class RestoreConflict(Rejected):
     says = "job {job} is there already and is not the one in the file: {reason}; restore it into another database"
     job: str
     reason: str
+
+
+@dataclass(eq=False)
+class BrokenAnchors(Rejected):
+    """A file of heads that were kept outside of the database is not what this program wrote."""
+
+    code = "broken_anchors"
+    says = "{path} holds no anchors that can be used: {reason}; take the copy that you keep of it, or name a new file"
+    path: str
+    reason: str
+
+
+@dataclass(eq=False)
+class UnusableKey(Rejected):
+    """A key that is to sign, or to check a signature, cannot."""
+
+    code = "unusable_key"
+    says = "the key in {path} cannot be used: {reason}; give an Ed25519 key in PEM, a private one with mode 0600"
+    path: str
+    reason: str

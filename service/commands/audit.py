@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,11 +24,23 @@ Reexecute = Annotated[
     bool, typer.Option("--reexecute", help="Also run the model over each job again; the first difference is a fault.")
 ]
 
+Anchor = Annotated[
+    Path | None,
+    typer.Option(
+        "--anchor",
+        metavar="FILE",
+        dir_okay=False,
+        help="Hold the logs to the heads in this file, and add those of sound logs to it.",
+        show_default=False,
+    ),
+]
+
 
 def audit(
     job: options.MaybeJobOrFamily = None,
     every: options.AllJobs = False,
     reexecute: Reexecute = False,
+    anchor: Anchor = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -38,10 +51,21 @@ def audit(
         raise typer.BadParameter("name one job, or give --all")
     with opened(db) as store:
         jobs = None if job is None else find(store, job).jobs
-        report = audit_jobs(store, jobs)
+        report = audit_jobs(store, jobs) if anchor is None else held(store, jobs, anchor)
         if reexecute:
             report = again(store, jobs, report)
     tell(report, json)
+
+
+def held(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, path: Path) -> Report:
+    """The report of an audit that also holds the logs to the anchors in a file, and adds to them what it has proven."""
+    from ..anchors import anchored, keep
+    from ..audit import audit as audit_jobs
+
+    with anchored(path.resolve()) as anchors:
+        report = audit_jobs(store, jobs, anchors)
+        keep(path.resolve(), anchors.added({fault.job for fault in report.faults}))
+    return report
 
 
 def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report: Report) -> Report:
@@ -87,6 +111,9 @@ def tell(report: Report, json: bool) -> None:
         verdict = _verdict(report)
         digest = f", digest {report.digest}" if report.digest else ""
         terminal.write(f"{report.jobs} jobs, {report.events} events{digest}: {verdict}\n")
+        if report.signed_by:
+            proven = "proven" if report.checked else "not proven" if report.faults else "not checked without --key"
+            terminal.write(f"signed with {report.signed_by}: {proven}\n")
         if report.sealed:
             terminal.write(f"{report.sealed} sealed: receipts and digests of thinned steps are not kept, nor proven\n")
         if report.erased:

@@ -16,6 +16,16 @@ from .audit import tell
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.", show_default=False)]
 Redact = Annotated[bool, typer.Option("--redact", help="Leave all content out; the chain and its head stay.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file where it is there already.")]
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        dir_okay=False,
+        help="Sign the file with this private key: Ed25519 in PEM, mode 0600.",
+        show_default=False,
+    ),
+]
 File = Annotated[Path, typer.Argument(metavar="FILE", help="What `decodelog export` wrote.", show_default=False)]
 
 
@@ -25,24 +35,29 @@ def export(
     every: options.AllJobs = False,
     force: Force = False,
     redact: Redact = False,
+    key: Key = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
     """Write logs to a file that `verify` can prove anywhere."""
     from ..export import export as export_jobs
+    from ..signing import signer
 
     if (job is not None) == every:
         raise typer.BadParameter("name one job, or give --all")
+    sign = None if key is None else signer(key)
     with opened(db) as store:
-        written = export_jobs(store, None if job is None else find(store, job).jobs, out, force, redact)
+        written = export_jobs(store, None if job is None else find(store, job).jobs, out, force, redact, sign)
     if json:
         terminal.write_json({"file": str(out)} | written._asdict())
     else:
-        terminal.write(f"{written.jobs} jobs, {written.appends} appends, digest {written.digest}\n")
+        signed = f", signed with {written.signed_by}" if written.signed_by else ""
+        terminal.write(f"{written.jobs} jobs, {written.appends} appends, digest {written.digest}{signed}\n")
 
 
-def verify(file: File, json: options.Json = False) -> None:
+def verify(file: File, key: options.PublicKey = None, json: options.Json = False) -> None:
     """Prove an exported file, without database or model; exit 1 on a fault."""
     from ..audit import verify as verify_file
+    from ..signing import public_key
 
-    tell(verify_file(file), json)
+    tell(verify_file(file, None if key is None else public_key(key)), json)

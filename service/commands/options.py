@@ -55,6 +55,18 @@ Snapshots = Annotated[
 ]
 
 
+PublicKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        dir_okay=False,
+        help="The public key, in PEM, whose signature the file must have.",
+        show_default=False,
+    ),
+]
+
+
 def rebuild_form(text: str) -> str:
     """One of the two forms; anything else is wrong use."""
     if text not in ("prefill", "reexecute"):

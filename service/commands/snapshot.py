@@ -88,13 +88,21 @@ def snapshot(
         )
 
 
-def restore(file: File, snapshots: Kept = None, db: options.Database = None, json: options.Json = False) -> None:
+def restore(
+    file: File,
+    snapshots: Kept = None,
+    key: options.PublicKey = None,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
     """Bring the jobs of a file into the database, after proving all of it; what is there already stays."""
     from ...fsm.errors import UnsupportedDatabase
     from ...store.engine import DatabaseStore
     from ..restore import bring, proven
+    from ..signing import public_key
 
-    with proven(file) as found, opened(db, create=True) as store:  # no database is made for a file that is none
+    wanted = None if key is None else public_key(key)
+    with proven(file, wanted) as found, opened(db, create=True) as store:  # no database is made for a file that is none
         if not isinstance(store, DatabaseStore):
             raise UnsupportedDatabase("memory://", "what is restored there ends with this process")
         done = bring(store, found, snapshots)

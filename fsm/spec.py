@@ -8,11 +8,11 @@ from hashlib import sha256
 
 from .envelope import Alignment, Envelope, PromptLogprobs, ToolCallMarkers, admit
 from .errors import BrokenInvariant
-from .finish import FinishReason, rank
+from .finish import FinishReason, MatchedStop, rank
 from .output.detector import Detector, JsonDetector, ToolCallDetector
 from .output.horizon import Advance, advance, advance_by_tokens
 from .output.standing import Standing
-from .output.stop_matcher import StopMatcher, compile_stops
+from .output.stop_matcher import Match, StopMatcher, compile_stops
 from .prompt import PromptWish
 from .transforms import Grammar
 
@@ -33,7 +33,7 @@ class Spec:
     binding          digest of both: what every receipt and state digest of the job begins with
     prompt           input token ids
     output_max       output tokens after which the job must end, by its own limit or the context's
-    ending_ids       tokens that end it
+    ending_ids       tokens that end it;  withheld_ids  the same where the text is to end before what stopped it
     advance          how a token's bytes become text, by the request's alignment
     wish             what is to be recorded of the prompt, if anything
     repaired         one more call is to process the last token before the end
@@ -52,6 +52,7 @@ class Spec:
     stop_ids: frozenset[int] = field(compare=False, repr=False)
     eos_ids: frozenset[int] = field(compare=False, repr=False)
     ending_ids: frozenset[int] = field(compare=False, repr=False)
+    withheld_ids: frozenset[int] = field(compare=False, repr=False)
     matcher: StopMatcher = field(compare=False, repr=False)
     grammar: Grammar | None = field(compare=False, repr=False)
     detectors: tuple[Detector, ...] = field(compare=False, repr=False)
@@ -93,6 +94,7 @@ class Spec:
             stop_ids=frozenset(termination.stop_token_ids),
             eos_ids=termination.heeded_eos_ids,
             ending_ids=termination.ending_ids,
+            withheld_ids=frozenset() if envelope.output.include_stop else termination.ending_ids,
             matcher=compile_stops(tuple(text.encode() for text in termination.stop_strings)),
             grammar=next((entry for entry in envelope.policy.transforms if isinstance(entry, Grammar)), None),
             detectors=tuple(
@@ -136,6 +138,23 @@ class Spec:
         if output >= self.context_output:
             held.add(FinishReason.CONTEXT_LIMIT)
         return rank(held, self.finish_order)
+
+    def withholds(self, token: int, special: bool) -> bool:
+        """Whether a token that ends the output is kept out of the text for that.
+
+        It is as a stop string is. A special end token is not, unless it is a stop id too: it is shown or not with all
+        special tokens.
+        """
+        return token in self.withheld_ids and (not special or token in self.stop_ids)
+
+    def matched(self, due: tuple[FinishReason, ...], token: int, match: Match | None) -> MatchedStop | None:
+        """The stop among the reasons that `due` gave for this token and match: of several, the first by their order."""
+        for reason in due:
+            if reason is FinishReason.STOP_STRING and match is not None:
+                return self.envelope.termination.stop_strings[match.stop]
+            if reason is FinishReason.STOP_TOKEN or reason is FinishReason.EOS:
+                return token
+        return None
 
 
 def binding_of(job: str, identity: bytes) -> bytes:

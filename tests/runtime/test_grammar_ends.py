@@ -121,7 +121,7 @@ def outcome(done: dict[str, Any]) -> tuple[str, str, bool]:
 
 
 @pytest.mark.contract("FSM-7")
-@pytest.mark.parametrize("stop", [TURN])
+@pytest.mark.parametrize("stop", [END, TURN])
 def test_a_stop_id_ends_no_structure_half_way_and_ends_a_whole_one_at_once(store, stop):
     """The model wants nothing more than to stop; and where it must write a number, any end is as good as another."""
     of = preferring(stop, "{", '"', "a", ":", "1", "2", "}")

@@ -239,7 +239,7 @@ def committed(state: State, unnamed: bool = False) -> State:
     armed = frontier.output >= spec.min_new_tokens
     token = receipt.selection.token
     ends = armed and token in spec.ending_ids and not unnamed
-    withheld = ends and spec.withholds(token, receipt.hidden)
+    withheld = ends and token in spec.withheld_ids
     advance = end_before if withheld else spec.advance
     structure, piece, standing = state.structure, receipt.piece, None
     if structure is not None:

@@ -44,9 +44,8 @@ def step(
     receipt = identify(spec.binding, output, branch, called.digest(), scores, selection, piece, special)
     output += 1
     hidden, armed = special and spec.skip_special, output >= spec.min_new_tokens
-    advance, token = spec.advance, selection.token
-    if token in spec.withheld_ids and armed and spec.withholds(token, special):
-        advance = end_before
+    token = selection.token
+    advance = end_before if token in spec.withheld_ids and armed else spec.advance
     horizon, delta, match = advance(horizon, spec.matcher, piece, hidden, spec.include_stop, armed)
     due = spec.due(token, output, match is not None)
     stop = spec.matched(due, token, match) if due else None

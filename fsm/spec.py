@@ -33,7 +33,9 @@ class Spec:
     binding          digest of both: what every receipt and state digest of the job begins with
     prompt           input token ids
     output_max       output tokens after which the job must end, by its own limit or the context's
-    ending_ids       tokens that end it;  withheld_ids  the same where the text is to end before what stopped it
+    ending_ids       tokens that end it
+    withheld_ids     those of them that are kept out of the text for that: stop ids, and under a grammar all, so that the
+                     text is the structure; none with include_stop
     advance          how a token's bytes become text, by the request's alignment
     wish             what is to be recorded of the prompt, if anything
     repaired         one more call is to process the last token before the end
@@ -78,6 +80,7 @@ class Spec:
         identity = bytes.fromhex(envelope.identity)
         termination, prompt = envelope.termination, envelope.prompt.token_ids
         repaired = envelope.output.final_cache == "repaired"
+        grammar = next((entry for entry in envelope.policy.transforms if isinstance(entry, Grammar)), None)
         # The context is full when no further call fits: the last token needs no row, unless its repair is promised.
         context_output = envelope.position_visibility.context_tokens_max - len(prompt) + (not repaired)
         return cls(
@@ -94,9 +97,9 @@ class Spec:
             stop_ids=frozenset(termination.stop_token_ids),
             eos_ids=termination.heeded_eos_ids,
             ending_ids=termination.ending_ids,
-            withheld_ids=frozenset() if envelope.output.include_stop else termination.ending_ids,
+            withheld_ids=_withheld(envelope, grammar is not None),
             matcher=compile_stops(tuple(text.encode() for text in termination.stop_strings)),
-            grammar=next((entry for entry in envelope.policy.transforms if isinstance(entry, Grammar)), None),
+            grammar=grammar,
             detectors=tuple(
                 ToolCallDetector.of(asked.begin, asked.end) if isinstance(asked, ToolCallMarkers) else JsonDetector()
                 for asked in termination.detectors
@@ -139,14 +142,6 @@ class Spec:
             held.add(FinishReason.CONTEXT_LIMIT)
         return rank(held, self.finish_order)
 
-    def withholds(self, token: int, special: bool) -> bool:
-        """Whether a token that ends the output is kept out of the text for that.
-
-        It is as a stop string is. A special end token is not, unless it is a stop id too: it is shown or not with all
-        special tokens.
-        """
-        return token in self.withheld_ids and (not special or token in self.stop_ids)
-
     def matched(self, due: tuple[FinishReason, ...], token: int, match: Match | None) -> MatchedStop | None:
         """The stop among the reasons that `due` gave for this token and match: of several, the first by their order."""
         for reason in due:
@@ -165,6 +160,12 @@ def binding_of(job: str, identity: bytes) -> bytes:
 @lru_cache(maxsize=SPECS_KEPT)
 def _sealed(job: str, canonical: bytes) -> Spec:
     return Spec._read(job, canonical)
+
+
+def _withheld(envelope: Envelope, structured: bool) -> frozenset[int]:
+    if envelope.output.include_stop:
+        return frozenset()
+    return envelope.termination.ending_ids if structured else frozenset(envelope.termination.stop_token_ids)
 
 
 def _wish(envelope: Envelope) -> PromptWish | None:

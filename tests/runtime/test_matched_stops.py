@@ -200,6 +200,20 @@ def test_a_special_stop_that_is_shown_goes_as_its_string_would(memory):
             assert done["text"] == text
 
 
+@pytest.mark.parametrize("include", [False, True])
+def test_an_end_token_is_the_models_own_and_shown_as_the_token_that_it_is(memory, include):
+    for shown, text in ((True, "ab"), (False, "ab<|eos|>")):
+        done = run(memory, writing("ab"), skip_special_tokens=shown, include_stop=include)
+        assert (done["text"] == text, done["matched_stop"]) == (True, EOS), done["text"]
+
+
+def test_under_a_grammar_the_text_is_the_structure_also_where_special_tokens_are_shown(memory):
+    done = run(memory, writing("12"), regex="[0-9]+", skip_special_tokens=False)
+    assert (done["text"], done["structure_complete"]) == ("12", True)
+    done = run(memory, writing("12"), regex="[0-9]+", skip_special_tokens=False, include_stop=True)
+    assert (done["text"] != "12", done["structure_complete"]) == (True, False)
+
+
 def test_before_the_least_number_of_tokens_a_stop_id_is_held_back_and_counts_from_there_on(memory):
     row = [0.0] * END + [9.0]
     row[ord("a")] = 5.0

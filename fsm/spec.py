@@ -34,8 +34,8 @@ class Spec:
     prompt           input token ids
     output_max       output tokens after which the job must end, by its own limit or the context's
     ending_ids       tokens that end it
-    withheld_ids     those of them that are kept out of the text for that: stop ids, and under a grammar all, so that the
-                     text is the structure; none with include_stop
+    withheld_ids     those of them that are kept out of the text for that: stop ids, and under a grammar all, so that
+                     the text is the structure; none with include_stop
     advance          how a token's bytes become text, by the request's alignment
     wish             what is to be recorded of the prompt, if anything
     repaired         one more call is to process the last token before the end

@@ -67,5 +67,5 @@ def ending(result: dict[str, Any]) -> str:
         return f"failed [{result['error']['code']}] {result['error']['message']}"
     cut = result["finish_reason"] is not None and result.get("structure_complete") is False
     stop = result.get("matched_stop")
-    by = "" if stop is None else f" {named(stop)}"
+    by = "" if stop is None or result["finish_reason"] == "eos" else f" {named(stop)}"  # of end tokens one is as any
     return f"{result['finish_reason'] or result['state']}{by}{', the structure is not complete' if cut else ''}"

@@ -48,11 +48,14 @@ def structure(rounds: int, note: Callable[[str], None]) -> Figures:
     grammar = Grammar(kind="grammar", language="json_schema", source=ordered_json(SCHEMA))
     tokens = model.text.encode(json.dumps(DOCUMENT, indent=2), add_special_tokens=False)
     note(f"{rounds} rounds of a document of {len(tokens)} tokens")
-    steps = np.min([list(step_times(grammars.parser(grammar), tokens)) for _ in range(rounds)], axis=0) * 1e6
+    steps = (
+        np.min([list(step_times(grammars.parser(grammar, model.facts.eos_ids), tokens)) for _ in range(rounds)], axis=0)
+        * 1e6
+    )
 
     def rebuild() -> float:
         begin = time.perf_counter()
-        grammars.parser(grammar).stand_after(tokens)
+        grammars.parser(grammar, model.facts.eos_ids).stand_after(tokens)
         return (time.perf_counter() - begin) / len(tokens) * 1e6
 
     return {

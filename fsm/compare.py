@@ -208,7 +208,12 @@ def _end(state: State) -> Facts:
     if ending is None:
         return {}
     return {
-        "sequence": {"finish": (ending.finish, ending.cause), "triggers": state.due, "text": state.delta},
+        "sequence": {
+            "finish": (ending.finish, ending.cause),
+            "triggers": state.due,
+            "stop": state.matched_stop,
+            "text": state.delta,
+        },
         "resume": {
             "status": state.status,
             "frontier": state.frontier,

@@ -16,6 +16,7 @@ from math import isinf
 from typing import Any, NamedTuple
 
 from .envelope import Alignment
+from .finish import MatchedStop
 from .output.detokenize import character_at, decode
 from .output.horizon import Horizon
 from .prompt import PromptToken
@@ -93,6 +94,8 @@ class Emission(NamedTuple):
     prompt       the prompt's tokens, on the one item that has them, where the request asks for them
     finish       on the last item: a finish reason, or "failed"
     usage        on the last item: counts of committed tokens, as in the result
+    matched_stop   on the last item: the stop string that ended the output, or the id of the token that did; null where
+                   none did
     visible, trimmed   on the last item, in span alignment: which part of the output is text, and which was cut off
     """
 
@@ -105,6 +108,7 @@ class Emission(NamedTuple):
     prompt: tuple[Token, ...] = ()
     finish: str | None = None
     usage: dict[str, int] | None = None
+    matched_stop: MatchedStop | None = None
     visible: Span | None = None
     trimmed: Span | None = None
 
@@ -188,7 +192,7 @@ class Emitter:
     def _last(self, made: Emission, after: Horizon, ended: State) -> Emission:
         ending = ended.ending
         finish = "failed" if ending is None or ending.finish is None else ending.finish.value
-        made = made._replace(finish=finish, usage=usage_of(ended))
+        made = made._replace(finish=finish, usage=usage_of(ended), matched_stop=ended.matched_stop)
         if self._alignment != "span":
             return made
         size, characters = after.bytes_released, after.characters_released
@@ -240,7 +244,7 @@ def plain(emission: Emission) -> dict[str, Any]:
     if emission.prompt:
         item["prompt"] = [plain_token(token) for token in emission.prompt]
     if emission.usage is not None:
-        item["usage"] = emission.usage
+        item |= {"usage": emission.usage, "matched_stop": emission.matched_stop}
     if emission.visible is not None and emission.trimmed is not None:
         item |= {"visible": emission.visible._asdict(), "trimmed": emission.trimmed._asdict()}
     return item

@@ -236,7 +236,9 @@ class Output(Plane):
                          is made of; with include_stop, with the token that completes the stop
     alignment span       the text is cut at the stop; every token is kept, and the visible and the trimmed ranges are
                          published
-    include_stop         the text ends after the stop string, and not before it; in streams and results alike
+    include_stop         the text ends after what the request has it stop at, and not before it: a stop string or a stop
+                         id, and of both the first byte of either; in streams and results alike. An end token is the
+                         model's own, and is shown as the token that it is; under a grammar it is as a stop id
     echo_prompt          the prompt's text, decoded by itself, comes before the output's; offsets count from its
                          beginning
     skip_special_tokens  special tokens show no text and take none away: they neither join nor split what is around

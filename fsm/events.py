@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
-from .finish import FinishReason
+from .finish import FinishReason, MatchedStop
 from .output.standing import Standing
 from .prompt import PromptToken
 from .receipt import Receipt, Selection
@@ -114,11 +114,15 @@ class OutputCommitted:
     Text and stop state follow from the receipt, so the event holds only what proves them: `state` is the beginning of
     the digest of the state after the commit, `STATE_BYTES` or more. That names the step at which a replay goes another
     way; what binds the state is the next receipt's id, which covers the whole digest.
+
+    `matched_stop` is what stopped the output with this token, if anything did: the stop string, or the token's id. Of
+    several the first by the declared order. Commits of earlier releases do not say it, and keep the text of an id.
     """
 
     tag: ClassVar[str] = Trigger.OUTPUT_COMMITTED.value
     output: int
     state: bytes
+    matched_stop: MatchedStop | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +195,13 @@ class TokenStep(NamedTuple):
     output: int
     state: bytes
     structure: Standing | None = None
+    matched_stop: MatchedStop | None = None
 
     @property
     def events(self) -> tuple[CallCompleted, DecisionMade, OutputCommitted]:
-        tokens, lanes, scores, branch, selection, piece, hidden, receipt_id, output, state, structure = self
+        tokens, lanes, scores, branch, selection, piece, hidden, receipt_id, output, state, structure, stop = self
         receipt = Receipt(output - 1, branch, selection, piece, hidden, receipt_id, structure)
-        return CallCompleted(tokens, lanes, scores), DecisionMade(receipt), OutputCommitted(output, state)
+        return CallCompleted(tokens, lanes, scores), DecisionMade(receipt), OutputCommitted(output, state, stop)
 
 
 STEP_EVENTS = 3
@@ -215,6 +220,7 @@ def joined(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
                 step = TokenStep(
                     call.tokens, call.lanes, call.scores, receipt.branch, receipt.selection, receipt.piece,
                     receipt.hidden, receipt.receipt_id, output.output, output.state, receipt.structure,
+                    output.matched_stop,
                 )  # fmt: skip
                 return (step, *rest)
     return entries

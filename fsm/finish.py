@@ -43,6 +43,12 @@ HELD_BACK: Final = frozenset(
 )
 """What cannot end a job before min_new_tokens: the tokens are masked, and stops and structures do not count yet."""
 
+STOPS: Final = frozenset({FinishReason.STOP_STRING, FinishReason.STOP_TOKEN, FinishReason.EOS})
+"""What matches something of the request; `include_stop` says whether its text is shown."""
+
+MatchedStop = str | int
+"""What stopped an output: a stop string, or the id of a token that ends it."""
+
 DEFAULT_ORDER: tuple[FinishReason, ...] = tuple(FinishReason)
 
 FROM_OUTSIDE = frozenset({FinishReason.CANCELLED, FinishReason.TIMEOUT})

@@ -29,8 +29,9 @@ from .finish import FROM_OUTSIDE, FinishReason, rank
 from .frontier import Frontier
 from .machine import target
 from .next_step import due_reasons, owes_prompt
-from .output.horizon import START, flush
+from .output.horizon import START, end_before, flush
 from .output.standing import Standing
+from .output.stop_matcher import Match
 from .output.structure import BEGUN, Structure, sought, watch
 from .prompt import check, digest, text_of
 from .receipt import Receipt, Selection, issue
@@ -130,6 +131,7 @@ def call_completed(state: State, event: CallCompleted) -> State:
         state.due,  # none, but before a repair
         None,
         state.structure,
+        state.matched_stop,
     )
 
 
@@ -214,15 +216,22 @@ def decided(state: State, receipt: Receipt) -> State:
 
 
 def output_committed(state: State, event: OutputCommitted) -> State:
-    after = committed(state)
+    after, named = committed(state), event.matched_stop
+    if named is None and after.matched_stop is not None:
+        after = committed(state, unnamed=True)
+    elif named != after.matched_stop:
+        raise BrokenInvariant(clause="OUT-2", reason=f"output {event.output} was not stopped by {named!r}")
     proof = event.state
     if event.output != after.frontier.output or len(proof) < STATE_BYTES or not after.digest().startswith(proof):
         raise BrokenInvariant(clause="FSM-6", reason=f"output {event.output} does not lead to the recorded state")
     return after
 
 
-def committed(state: State) -> State:
-    """Consume the issued receipt: a pure function of (state, receipt), so a crash before it draws nothing again."""
+def committed(state: State, unnamed: bool = False) -> State:
+    """Consume the issued receipt: a pure function of (state, receipt), so a crash before it draws nothing again.
+
+    unnamed   as the earlier releases did whose commits do not name their stop: they kept the text of an id that stops
+    """
     status = target(state.status, OUTPUT_COMMITTED)
     receipt, spec = state.receipt, state.spec
     if receipt is None:
@@ -230,25 +239,41 @@ def committed(state: State) -> State:
     frontier = state.frontier.after_commit()
     hidden = receipt.hidden and spec.skip_special
     armed = frontier.output >= spec.min_new_tokens
+    token = receipt.selection.token
+    ends = armed and token in spec.ending_ids and not unnamed
+    withheld = ends and token in spec.withheld_ids
+    advance = end_before if withheld else spec.advance
     structure, piece, standing = state.structure, receipt.piece, None
     if structure is not None:
         structure, piece = structured(spec, structure, receipt, hidden, armed)
-    horizon, delta, match = spec.advance(state.horizon, spec.matcher, piece, hidden, spec.include_stop, armed)
+    horizon, delta, match = advance(state.horizon, spec.matcher, piece, hidden, spec.include_stop, armed)
     if structure is not None:
-        end = state.horizon.position + (0 if hidden else len(piece))
-        # A stop that ends the text before the structure's end leaves it incomplete.
-        standing = structure.standing if match is None or match.end == end else Standing.INCOMPLETE
+        standing = structure.standing
+        if match is not None and cuts(match, state.horizon.position, 0 if hidden else len(piece), ends, spec):
+            standing = Standing.INCOMPLETE
         structure = structure._replace(standing=standing)
-        if spec.alignment == "token" and len(piece) < len(receipt.piece) and (match is None or spec.include_stop):
+        cut = len(piece) < len(receipt.piece) and not withheld
+        if cut and spec.alignment == "token" and (match is None or spec.include_stop):
             # The structure ends within the token, and all of the token is text; no stop counts behind the structure.
             counts = match is not None
             horizon, delta, _ = spec.advance(
                 state.horizon, spec.matcher, receipt.piece, False, spec.include_stop, counts
             )
-    due = spec.due(receipt.selection.token, frontier.output, match is not None, standing)
+    due = spec.due(token, frontier.output, match is not None, standing)
+    stop = spec.matched(due, token, match) if due else None
     return State(
-        spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None, structure
+        spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None, structure, stop
     )
+
+
+def cuts(match: Match, position: int, size: int, ends: bool, spec: Spec) -> bool:
+    """Whether a stop string ends the text before the end of the structure, and so leaves it incomplete.
+
+    position, size   of the token's bytes that can be text;  ends  the token ends the output by itself
+    """
+    if ends and spec.grammar is not None:  # then the structure had ended before it
+        return match.start < position and not spec.include_stop
+    return match.end != position + size
 
 
 def structured(spec: Spec, before: Structure, receipt: Receipt, hidden: bool, armed: bool) -> tuple[Structure, bytes]:

@@ -72,6 +72,18 @@ NUMERAL_BYTES_MAX: Final = 32
 # A line break and the indentation of the deepest nesting by two; blanks without end are another such way.
 BLANKS_MAX: Final = 2 * JSON_DEPTH_MAX + 2
 
+# The parser's items of one mask: 20,000 take a millisecond where a grammar says a thing in one way; where it says it in
+# many, each costs as much as there are others. A schema of 200 fields needs under 5,000.
+MASK_ITEMS_MAX: Final = 10_000
+# The same at one place of the text, where that schema has 807; a few bytes each are kept for every token.
+MASK_ROW_ITEMS_MAX: Final = 2000
+# A state of a grammar's lexer takes a kilobyte or two, of long alternatives ten times that. Schemas make some hundreds.
+LEXER_STATES_MAX: Final = 10_000
+# The processor's time for one step's mask, which all jobs beside it wait for; ordinary ones take a tenth of it.
+MASK_MS_MAX: Final = 5
+# What the masks of one parser may take beyond that in all: the first of a large grammar are longer.
+MASKS_OVER_MS_MAX: Final = 1000
+
 # ---- retention ------------------------------------------------------------------------------------------------
 
 # A thousand years: longer than anybody asks for, and a time in ms that a database can still add to another.

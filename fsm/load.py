@@ -92,7 +92,7 @@ def pass_over(transcript: Transcript, steps: Sequence[Step]) -> int:
     token_ids, moments = list[int](), list[Moment]()
     for step in steps:
         if isinstance(step, TokenStep):
-            tokens, lanes, scores, _, selection, piece, special, receipt_id, claimed, _, structure = step
+            tokens, lanes, scores, _, selection, piece, special, receipt_id, claimed, _, structure, _ = step
             if len(scores) != SCORES_BYTES or structure is not None:
                 break
         else:

@@ -12,6 +12,7 @@ from .events import STATE_BYTES, TokenStep
 from .fold import SCORES_BYTES
 from .frontier import EMPTY, PENDING_NEXT_CALL, Frontier
 from .machine import target
+from .output.horizon import end_before
 from .receipt import Selection, identify
 from .state import State
 from .states import Status, Trigger
@@ -31,22 +32,27 @@ def step(
     tokens, lanes, scores   of the call, as in `CallCompleted`
     selection, piece, special, branch   of the decision, as in `identify`; the request has no structure
     """
-    spec, status, tenure, frontier, horizon, _, last_receipt, _, _, due, _, structure = state
+    spec, status, tenure, frontier, horizon, _, last_receipt, _, _, due, _, structure, _ = state
     prompt, output, _, unprocessed, _ = frontier
     if status is not PENDING or due or structure is not None or tenure.failures:
         return None
     if unprocessed != 1 or tokens != 1 or lanes != prompt + output or len(scores) != SCORES_BYTES:
         return None
     processed = make(Frontier, (prompt, output, lanes, 0, EMPTY))
-    called = make(State, (spec, PREFILLED, tenure, processed, horizon, None, last_receipt, scores, "", (), None, None))
+    before = spec, PREFILLED, tenure, processed, horizon, None, last_receipt, scores, "", (), None, None, None
+    called = make(State, before)
     receipt = identify(spec.binding, output, branch, called.digest(), scores, selection, piece, special)
     output += 1
     hidden, armed = special and spec.skip_special, output >= spec.min_new_tokens
-    horizon, delta, match = spec.advance(horizon, spec.matcher, piece, hidden, spec.include_stop, armed)
-    due = spec.due(selection.token, output, match is not None)
+    token = selection.token
+    advance = end_before if token in spec.withheld_ids and armed else spec.advance
+    horizon, delta, match = advance(horizon, spec.matcher, piece, hidden, spec.include_stop, armed)
+    due = spec.due(token, output, match is not None)
+    stop = spec.matched(due, token, match) if due else None
     pending = make(Frontier, (prompt, output, lanes, 1, PENDING_NEXT_CALL))
-    committed = make(State, (spec, COMMITTED, tenure, pending, horizon, None, receipt, b"", delta, due, None, None))
+    after = spec, COMMITTED, tenure, pending, horizon, None, receipt, b"", delta, due, None, None, stop
+    committed = make(State, after)
     proof = committed.digest()[:STATE_BYTES]
     return make(
-        TokenStep, (tokens, lanes, scores, branch, selection, piece, special, receipt, output, proof, None)
+        TokenStep, (tokens, lanes, scores, branch, selection, piece, special, receipt, output, proof, None, stop)
     ), committed

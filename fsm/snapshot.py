@@ -79,15 +79,18 @@ def quiet(state: State) -> bool:
 def plain(snapshot: Snapshot) -> Plain:
     """Everything but the head and the token ids, as numbers, bytes, text and tuples of them."""
     state = snapshot.state
-    _, _, tenure, frontier, horizon, _, last_receipt, _, delta, _, _, structure = state
+    _, _, tenure, frontier, horizon, _, last_receipt, _, delta, _, _, structure, _ = state
     sought = None if structure is None else (structure.standing, [_detection(each) for each in structure.detections])
     place = tuple(tenure), (*frontier[:-1], frontier.suffix.value), tuple(horizon)
     return (*place, last_receipt, delta, sought, snapshot.rebuilt, snapshot.echoed, snapshot.parent)
 
 
 def facts_of(state: State) -> Plain:
-    """Every field of any state but its spec, as numbers, bytes, text and tuples: equal for equal states only."""
-    return tuple([_plain(value) for value in state[1:]])
+    """Every field of any state but its spec, as numbers, bytes, text and tuples: equal for equal states only.
+
+    The stop that matched, which comes last, is left out: it follows from the others, and earlier releases had none.
+    """
+    return tuple([_plain(value) for value in state[1:-1]])
 
 
 def _plain(value: Any) -> Any:

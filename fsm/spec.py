@@ -8,11 +8,11 @@ from hashlib import sha256
 
 from .envelope import Alignment, Envelope, PromptLogprobs, ToolCallMarkers, admit
 from .errors import BrokenInvariant
-from .finish import FinishReason, rank
+from .finish import FinishReason, MatchedStop, rank
 from .output.detector import Detector, JsonDetector, ToolCallDetector
 from .output.horizon import Advance, advance, advance_by_tokens
 from .output.standing import Standing
-from .output.stop_matcher import StopMatcher, compile_stops
+from .output.stop_matcher import Match, StopMatcher, compile_stops
 from .prompt import PromptWish
 from .transforms import Grammar
 
@@ -34,6 +34,8 @@ class Spec:
     prompt           input token ids
     output_max       output tokens after which the job must end, by its own limit or the context's
     ending_ids       tokens that end it
+    withheld_ids     those of them that are kept out of the text for that: stop ids, and under a grammar all, so that
+                     the text is the structure; none with include_stop
     advance          how a token's bytes become text, by the request's alignment
     wish             what is to be recorded of the prompt, if anything
     repaired         one more call is to process the last token before the end
@@ -52,6 +54,7 @@ class Spec:
     stop_ids: frozenset[int] = field(compare=False, repr=False)
     eos_ids: frozenset[int] = field(compare=False, repr=False)
     ending_ids: frozenset[int] = field(compare=False, repr=False)
+    withheld_ids: frozenset[int] = field(compare=False, repr=False)
     matcher: StopMatcher = field(compare=False, repr=False)
     grammar: Grammar | None = field(compare=False, repr=False)
     detectors: tuple[Detector, ...] = field(compare=False, repr=False)
@@ -77,6 +80,7 @@ class Spec:
         identity = bytes.fromhex(envelope.identity)
         termination, prompt = envelope.termination, envelope.prompt.token_ids
         repaired = envelope.output.final_cache == "repaired"
+        grammar = next((entry for entry in envelope.policy.transforms if isinstance(entry, Grammar)), None)
         # The context is full when no further call fits: the last token needs no row, unless its repair is promised.
         context_output = envelope.position_visibility.context_tokens_max - len(prompt) + (not repaired)
         return cls(
@@ -93,8 +97,9 @@ class Spec:
             stop_ids=frozenset(termination.stop_token_ids),
             eos_ids=termination.heeded_eos_ids,
             ending_ids=termination.ending_ids,
+            withheld_ids=_withheld(envelope, grammar is not None),
             matcher=compile_stops(tuple(text.encode() for text in termination.stop_strings)),
-            grammar=next((entry for entry in envelope.policy.transforms if isinstance(entry, Grammar)), None),
+            grammar=grammar,
             detectors=tuple(
                 ToolCallDetector.of(asked.begin, asked.end) if isinstance(asked, ToolCallMarkers) else JsonDetector()
                 for asked in termination.detectors
@@ -137,6 +142,15 @@ class Spec:
             held.add(FinishReason.CONTEXT_LIMIT)
         return rank(held, self.finish_order)
 
+    def matched(self, due: tuple[FinishReason, ...], token: int, match: Match | None) -> MatchedStop | None:
+        """The stop among the reasons that `due` gave for this token and match: of several, the first by their order."""
+        for reason in due:
+            if reason is FinishReason.STOP_STRING and match is not None:
+                return self.envelope.termination.stop_strings[match.stop]
+            if reason is FinishReason.STOP_TOKEN or reason is FinishReason.EOS:
+                return token
+        return None
+
 
 def binding_of(job: str, identity: bytes) -> bytes:
     """The digest of a job's name and its request's identity."""
@@ -146,6 +160,12 @@ def binding_of(job: str, identity: bytes) -> bytes:
 @lru_cache(maxsize=SPECS_KEPT)
 def _sealed(job: str, canonical: bytes) -> Spec:
     return Spec._read(job, canonical)
+
+
+def _withheld(envelope: Envelope, structured: bool) -> frozenset[int]:
+    if envelope.output.include_stop:
+        return frozenset()
+    return envelope.termination.ending_ids if structured else frozenset(envelope.termination.stop_token_ids)
 
 
 def _wish(envelope: Envelope) -> PromptWish | None:

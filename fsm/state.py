@@ -6,7 +6,7 @@ import struct
 from hashlib import sha256
 from typing import NamedTuple
 
-from .finish import FinishReason
+from .finish import FinishReason, MatchedStop
 from .frontier import Frontier
 from .output.horizon import Horizon
 from .output.structure import Structure
@@ -60,6 +60,7 @@ class State(NamedTuple):
     due           finish reasons that hold after the last commit, most important first
     ending        how it ended, in CLOSED and FAILED
     structure     where the output stands in the structure that was asked for; None where none was
+    matched_stop  the stop string, or the token's id, that stopped the output; of several the first by their order
     """
 
     spec: Spec
@@ -74,10 +75,14 @@ class State(NamedTuple):
     due: tuple[FinishReason, ...]
     ending: Ending | None
     structure: Structure | None = None
+    matched_stop: MatchedStop | None = None
 
     def digest(self) -> bytes:
-        """SHA-256 over the request identity and every field that a later decision or commit can depend on."""
-        spec, status, _, frontier, horizon, receipt, last_receipt, scores, _, due, _, structure = self
+        """SHA-256 over the request identity and every field that a later decision or commit can depend on.
+
+        The stop that matched is none of them: it follows from the receipt that this covers.
+        """
+        spec, status, _, frontier, horizon, receipt, last_receipt, scores, _, due, _, structure, _ = self
         prompt, output, processed, unprocessed, suffix = frontier
         place = _PLACE.pack(_STATUS[status], _SUFFIX[suffix], prompt, output, processed, unprocessed)
         held = receipt.receipt_id if receipt is not None else b""

@@ -24,7 +24,7 @@ from .events import (
     RequestAdmitted,
     TokenStep,
 )
-from .finish import FinishReason
+from .finish import STOPS
 from .fold import fold
 from .state import State
 
@@ -143,13 +143,15 @@ class Transcript:
         return "".join([moment.delta for moment in self.moments])
 
     @property
-    def _cut(self) -> bool:
-        """Whether a stop string was cut off the text, so that what the parser or a detector saw is not all there."""
+    def _intact(self) -> bool:
+        """Whether the text is what the parser or a detector saw as the structure, no more and no less."""
         state = self.state
-        if state is None or FinishReason.STOP_STRING not in state.due or state.spec.include_stop:
-            return False
+        if state is None or STOPS.isdisjoint(state.due):
+            return True
         last = next(moment for moment in reversed(self.moments) if moment.selection is not None)
-        return not last.hidden  # a hidden token is a stop by itself, and has no byte to be cut off
+        if state.spec.grammar is not None and self.token_ids[-1] in state.spec.ending_ids:
+            return state.horizon.position == last.before.position  # the structure had ended before its last token
+        return state.spec.include_stop or last.hidden  # a hidden token has no byte to be cut off
 
     @property
     def processed_tokens(self) -> list[int]:
@@ -161,6 +163,7 @@ class Transcript:
     def result(self) -> dict[str, Any]:
         """The object that callers get: plain values, ready for JSON.
 
+        matched_stop         the stop string that ended the output, or the id of the token that did; None where none did
         token_ids, tokens    the output tokens that the text has, by the request's alignment (see `emission`)
         usage                counts of committed tokens, in all modes
         prompt               what the request asks to see of its prompt's tokens
@@ -180,6 +183,7 @@ class Transcript:
             "identity": state.spec.identity.hex(),
             "state": state.status.value,
             "finish_reason": ending.finish.value if ending is not None and ending.finish is not None else None,
+            "matched_stop": state.matched_stop,
             "text": self.text,
             "token_ids": [token.token for token in tokens],
             "tokens": [plain_token(token, size) for token in tokens],
@@ -193,7 +197,7 @@ class Transcript:
             if emission.visible is not None and emission.trimmed is not None:
                 result |= {"visible": emission.visible._asdict(), "trimmed": emission.trimmed._asdict()}
         if state.structure is not None:
-            result["structure_complete"] = state.structure.standing.whole and not self._cut
+            result["structure_complete"] = state.structure.standing.whole and self._intact
         if ending is not None and ending.finish is None:
             result["error"] = {"code": ending.cause, "message": ending.detail}
         return result

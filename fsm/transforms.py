@@ -185,7 +185,7 @@ class ForcedTokens(OneTransform):
 
 
 class Grammar(OneTransform):
-    """Keeps the tokens that lead on in a language, and an end token only where the output is whole.
+    """Keeps the tokens that lead on in a language; end tokens and stop ids where the output is whole, and nowhere else.
 
     language  json_schema: `source` is a schema, an object, without blanks, its numbers and strings as RFC 8785 writes
               them, its keys in their own order, which is the order in which properties are written

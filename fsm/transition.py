@@ -227,7 +227,8 @@ def issue_decision(state: State, command: IssueDecision) -> Proposal:
 def commit_output(state: State, command: CommitOutput) -> Proposal:
     refuse_other_receipt(state, command.receipt_id)
     after = committed(state)
-    return ended_if_due(proposed(OutputCommitted(after.frontier.output, after.digest()[:STATE_BYTES]), after))
+    commit = OutputCommitted(after.frontier.output, after.digest()[:STATE_BYTES], after.matched_stop)
+    return ended_if_due(proposed(commit, after))
 
 
 def ended_if_due(proposal: Proposal) -> Proposal:

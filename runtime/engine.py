@@ -9,7 +9,7 @@ from sys import maxsize as BOUNDLESS
 import numpy as np
 from torch import Tensor
 
-from ..fsm.errors import BrokenInvariant, LostTenure, NonFiniteScores
+from ..fsm.errors import BrokenInvariant, GrammarTooCostly, LostTenure, NonFiniteScores, Problem
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step, owes_prompt, owes_repair
 from ..fsm.points import Reached, unheard
@@ -125,9 +125,13 @@ class Engine:
         """
         if (grammar := job.state.spec.grammar) is None or owes_repair(job.state):
             return None  # a repair decides nothing
-        parser = grammars_of(self.model).parser(grammar)
-        parser.stand_after(job.transcript.token_ids)
-        if not parser.allowed().any() and not due_reasons(job.state):
+        parser = grammars_of(self.model).parser(grammar, job.state.spec.ending_ids)
+        try:
+            parser.stand_after(job.transcript.token_ids)
+            leads_on = parser.allowed().any()
+        except GrammarTooCostly:
+            return parser  # whose next mask costs as much, and ends the job
+        if not leads_on and not due_reasons(job.state):
             raise BrokenInvariant(clause="OUT-5", reason="the request's grammar has no token for what is committed")
         return parser
 
@@ -340,7 +344,12 @@ class Engine:
         if selection.alternatives:
             listed = tuple([each._replace(piece=pieces[each.token]) for each in selection.alternatives])
             selection = selection._replace(alternatives=listed)
-        standing = None if result.job.parser is None else result.job.parser.take(token)
+        standing = None
+        if result.job.parser is not None:
+            try:
+                standing = result.job.parser.take(token)
+            except GrammarTooCostly as fault:
+                return (*result.report, FailRequest(fault.code, str(fault)))
         issue = IssueDecision(selection, pieces[token], text.is_special(token), structure=standing)
         return (*result.report, issue, COMMIT)
 
@@ -355,16 +364,19 @@ def _rows(results: Sequence[Called]) -> Tensor:
     return batch[[result.row for result in results]]
 
 
-def _ungrammatical(job: Job) -> BrokenInvariant | None:
+def _ungrammatical(job: Job) -> Problem | None:
     """Bring the job's parser to the newest token; the fault of a job whose grammar has no way on from there."""
     parser, token = job.parser, job.token
     if parser is None:
         return None
-    if token is not None and parser.taken < job.state.frontier.output:
-        parser.take(token)  # its receipt was recorded by an earlier tenure, and only committed by this one
-    if not parser.allowed().any():
-        return BrokenInvariant(clause="OUT-5", reason="the request's grammar has no token for what is committed")
-    return None
+    try:
+        if token is not None and parser.taken < job.state.frontier.output:
+            parser.take(token)  # its receipt was recorded by an earlier tenure, and only committed by this one
+        if parser.allowed().any():
+            return None
+    except GrammarTooCostly as fault:
+        return fault
+    return BrokenInvariant(clause="OUT-5", reason="the request's grammar has no token for what is committed")
 
 
 def _masks(jobs: Sequence[Job]) -> list[Mask | None] | None:

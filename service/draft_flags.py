@@ -62,7 +62,7 @@ _ECHO = _output("--echo", "The text begins with the prompt's.")
 _PROMPT_LOGPROBS = _output(
     "--prompt-logprobs", "Record log-probabilities of the prompt's tokens, with N alternatives to each.", "N"
 )
-_INCLUDE_STOP = _output("--include-stop", "The text ends after the stop, and not before it.")
+_INCLUDE_STOP = _output("--include-stop", "The text ends after the stop string or stop id, and not before it.")
 _ALIGNMENT = _output(
     "--alignment",
     "Where the text ends at a stop: cut there, at a token's end, or cut there with every token kept (text).",

@@ -20,6 +20,7 @@ from ..fsm.events import (
     RequestClosed,
     RequestFailed,
 )
+from ..fsm.finish import MatchedStop
 from ..fsm.receipt import Receipt
 from ..fsm.thinned import Thinned, ThinnedCall, ThinnedDecision, ThinnedOutput
 from .reading import Numbered
@@ -58,8 +59,8 @@ def _words(event: Event) -> str:
             return f"{len(tokens)} tokens of the prompt, {scored} with log-probabilities"
         case DecisionMade(receipt=receipt):
             return _decision(receipt)
-        case OutputCommitted(output=output):
-            return f"output {output}"
+        case OutputCommitted(output=output, matched_stop=stop):
+            return f"output {output}" if stop is None else f"output {output}, stopped by {named(stop)}"
         case RequestClosed(reason=reason, triggers=triggers):
             return f"{reason}" if len(triggers) == 1 else f"{reason} (before {', '.join(triggers[1:])})"
         case ThinnedCall(tokens=tokens, lanes=lanes):
@@ -69,6 +70,11 @@ def _words(event: Event) -> str:
             return f"step {step}: token {token} {text!r}, log-probability {logprob:.4f}; sealed without its receipt"
         case ThinnedOutput(output=output):
             return f"output {output}; sealed without its digest"
+
+
+def named(stop: MatchedStop) -> str:
+    """A stop by what it is: a string, or a token's id."""
+    return repr(stop) if isinstance(stop, str) else f"token {stop}"
 
 
 def _decision(receipt: Receipt) -> str:

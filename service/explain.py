@@ -139,6 +139,7 @@ def _ended(decision: Decision) -> dict[str, Any]:
     ending = None if ended is None else ended.ending
     return {
         "finish_reason": None if ending is None or ending.finish is None else ending.finish.value,
+        "matched_stop": None if ended is None else ended.matched_stop,
         "triggers": [] if ended is None else [reason.value for reason in ended.due],
         "error": None if ending is None or ending.finish is not None else f"[{ending.cause}] {ending.detail}",
         "flushed": None if ended is None else ended.delta,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .event_text import named
+
 Facts = dict[str, Any]
 Line = tuple[str, str]
 
@@ -94,7 +96,9 @@ def _end(facts: Facts) -> Iterator[Line]:
     if facts["finish_reason"] is not None:
         others = [each for each in facts["triggers"] if each != facts["finish_reason"]]
         also = f", which comes before {', '.join(others)}" if others else ""
-        yield "end", f"the job ended: {facts['finish_reason']}{also}"
+        stop = facts["matched_stop"]
+        by = "" if stop is None else f", stopped by {named(stop)}"
+        yield "end", f"the job ended: {facts['finish_reason']}{also}{by}"
     elif facts["error"] is not None:
         yield "end", f"the job failed before another decision: {' '.join(facts['error'].split())}"
     elif facts["due"]:

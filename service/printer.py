@@ -7,6 +7,7 @@ from typing import Any
 
 from ..fsm.emission import Emission
 from . import terminal
+from .event_text import named
 
 
 class Printer:
@@ -61,8 +62,10 @@ def final_line(result: dict[str, Any], seconds: float) -> str:
 
 
 def ending(result: dict[str, Any]) -> str:
-    """The finish reason, or the fault, or the state of a job that goes on; and whether a structure was cut short."""
+    """The finish reason and what stopped it, the fault, or the state of a running job; and if a structure is cut."""
     if "error" in result:
         return f"failed [{result['error']['code']}] {result['error']['message']}"
     cut = result["finish_reason"] is not None and result.get("structure_complete") is False
-    return f"{result['finish_reason'] or result['state']}{', the structure is not complete' if cut else ''}"
+    stop = result.get("matched_stop")
+    by = "" if stop is None or result["finish_reason"] == "eos" else f" {named(stop)}"  # of end tokens one is as any
+    return f"{result['finish_reason'] or result['state']}{by}{', the structure is not complete' if cut else ''}"

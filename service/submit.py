@@ -89,7 +89,7 @@ def check_grammar(envelope: Envelope, model: Model) -> None:
         if isinstance(transform, Grammar):
             from ..runtime.policy.grammar import grammars_of
 
-            grammars_of(model).parser(transform)
+            grammars_of(model).parser(transform, envelope.termination.ending_ids)
 
 
 def fresh_seed(idempotency_key: str | None) -> int:

@@ -58,6 +58,7 @@ WIRE: dict[int, tuple[str, int]] = {
     9: ("request.failed", 1),
     11: ("prompt.recorded", 1),
     13: ("lanes.rebuilt", 2),
+    14: ("output.committed", 2),
 }
 
 DIGEST_BYTES = 32
@@ -72,6 +73,7 @@ _STEP_BY_STATE = {DIGEST_BYTES: WHOLE_STEP, STATE_BYTES: STEP}
 
 UPCASTS: dict[tuple[str, int], Upcast] = {
     ("lanes.rebuilt", 1): lambda fields: (*fields, 0),
+    ("output.committed", 1): lambda fields: (*fields, None),
 }
 """(tag, version) -> the pure step from that version's fields to the next version's; the wire code is not a field."""
 
@@ -188,7 +190,9 @@ def _prompt(event: PromptRecorded, key: bytes) -> Fields:
 
 
 def _output(event: OutputCommitted, key: bytes) -> Fields:
-    return (7, event.output, event.state)
+    if event.matched_stop is None:  # as it was always written
+        return (7, event.output, event.state)
+    return (14, event.output, event.state, event.matched_stop)
 
 
 def _closed(event: RequestClosed, key: bytes) -> Fields:
@@ -201,10 +205,10 @@ def _failed(event: RequestFailed, key: bytes) -> Fields:
 
 def _step(step: TokenStep, key: bytes) -> Fields | None:
     """The fields of an ordinary step; None where it has more than fits there."""
-    tokens, lanes, scores, branch, selection, piece, hidden, receipt_id, output, state, structure = step
+    tokens, lanes, scores, branch, selection, piece, hidden, receipt_id, output, state, structure, stop = step
     token, support, raw, logprob, margin, draw, start, end, alternatives = selection
     code = _STEP_BY_STATE.get(len(state))
-    if alternatives or receipt_id != key or code is None or len(scores) != DIGEST_BYTES:
+    if alternatives or receipt_id != key or code is None or len(scores) != DIGEST_BYTES or stop is not None:
         return None
     if draw is not None and start is not None and end is not None:
         packed = _DRAWN[code].pack(scores, state, raw, logprob, margin, draw, start, end)
@@ -284,8 +288,10 @@ def _to_prompt(fields: Fields, key: bytes) -> PromptRecorded:
 
 
 def _to_output(fields: Fields, key: bytes) -> OutputCommitted:
-    _, output, state = fields
-    return OutputCommitted(output, state)
+    _, output, state, stop = fields
+    if stop is not None and type(stop) not in (str, int):
+        raise ValueError(f"{stop!r} is neither a stop string nor a token's id")
+    return OutputCommitted(output, state, stop)
 
 
 def _to_closed(fields: Fields, key: bytes) -> RequestClosed:
@@ -309,14 +315,14 @@ _NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
     "call.failed": (1, _to_call_failed),
     "prompt.recorded": (1, _to_prompt),
     "decision.made": (1, _to_decision),
-    "output.committed": (1, _to_output),
+    "output.committed": (2, _to_output),
     "request.closed": (1, _to_closed),
     "request.failed": (1, _to_failed),
 }
 
 
 def _to_step(fields: Fields, key: bytes) -> TokenStep:
-    """The events of an ordinary step, all at version 1, which is the newest of each."""
+    """The events of an ordinary step, all at version 1, which says all that there is to say of one."""
     code, tokens, lanes, step, branch, piece, marks, token, support, packed = fields
     hidden, structure = (marks, None) if marks is False else unmarked(marks)
     greedy = _GREEDY[code]

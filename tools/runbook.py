@@ -86,6 +86,9 @@ GUIDANCE: Final = {
     "jumps.",
     "non_finite_scores": "The job is FAILED, its committed text stays. Where it is frequent, check weights and dtype.",
     "no_token_left": "The job is FAILED, its committed text stays. Its bans leave nothing to choose.",
+    "grammar_too_costly": "The job is FAILED, its committed text stays, and the jobs beside it went on. A rule such as "
+    '`s: "a" | s s` says one text in many ways: write `s: "a"+`. Where the reason names the machine, a faster '
+    "one may follow it.",
     "poison_job": "The job is FAILED, its committed text stays. Look at what ended its workers: the "
     "kernel's log for too little memory, their own output for a crash. Submitted again on the same machine it "
     "may end them again: give it fewer lanes, more memory or a machine of its own.",

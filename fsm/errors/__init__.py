@@ -65,6 +65,7 @@ from .policy import (
     WrongDraw as WrongDraw,
     NonFiniteScores as NonFiniteScores,
     NoTokenLeft as NoTokenLeft,
+    GrammarTooCostly as GrammarTooCostly,
 )
 from .job import (
     LostTenure as LostTenure,

@@ -43,3 +43,15 @@ class NoTokenLeft(Rejected):
 
     code = "no_token_left"
     says = "the transforms removed every token of the score row, so none was chosen; allow more tokens, or ban fewer"
+
+
+@dataclass(eq=False)
+class GrammarTooCostly(Rejected):
+    """A grammar's parser has reached what its steps may cost; `reason` says which bound it was, or what was spent.
+
+    The job ends with what was committed: which token would have come next is not decided.
+    """
+
+    code = "grammar_too_costly"
+    says = "the grammar costs too much to follow: {reason}; say it in one way only, with longer terminals"
+    reason: str

@@ -62,7 +62,7 @@ START = Horizon()
 """Nothing was shown yet."""
 
 Advance = Callable[[Horizon, StopMatcher, bytes, bool, bool, bool], tuple[Horizon, str, Match | None]]
-"""`advance`, or `advance_by_tokens`."""
+"""`advance`, `advance_by_tokens`, or `end_before`."""
 
 
 def advance(
@@ -144,6 +144,29 @@ def advance_by_tokens(
     bytes_released += len(undecoded) + last - len(left)
     edges = tuple([edge - last for edge in edges if edge > last])
     return Horizon(node, data[last:], left, bytes_released, characters_released + len(text), False, edges), text, None
+
+
+def end_before(
+    horizon: Horizon,
+    matcher: StopMatcher,
+    piece: bytes,
+    hidden: bool = False,
+    include_stop: bool = False,
+    armed: bool = True,
+) -> tuple[Horizon, str, Match | None]:
+    """The same for a token that ends the output by itself, where the text is to end before what stopped it.
+
+    None of the token's bytes is text. Where a stop string completes in it as well, the text ends before the earlier.
+    """
+    if horizon.closed:
+        return horizon, "", None
+    if hidden:
+        return _advance_hidden(horizon, matcher, piece, armed)
+    held, edges, position, last = horizon.held, horizon.edges, horizon.position, len(horizon.held)
+    match = matcher.feed(horizon.node, piece, position)[1] if armed else None
+    if match is not None and match.start < position:
+        last += match.start - position
+    return *_close(horizon, held[: _last(edges, last) if edges else last]), match
 
 
 def flush(horizon: Horizon) -> tuple[Horizon, str]:

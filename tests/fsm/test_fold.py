@@ -205,6 +205,7 @@ UNBOUND: dict[str, Any] = {
     "tenure": BEFORE.tenure._replace(attempt=7, fence=9, failures=1, recomputed=5),
     "delta": "another",
     "ending": Ending(FinishReason.EOS),
+    "matched_stop": "another",
 }
 
 

@@ -142,6 +142,7 @@ def test_the_result_agrees_with_the_stream_and_counts_committed_tokens() -> None
         "identity": live.state.spec.identity.hex(),
         "state": "CLOSED",
         "finish_reason": "stop_string",
+        "matched_stop": "END",
         "text": "néx",
         "token_ids": [50, 51],
         "tokens": [

@@ -25,7 +25,7 @@ EOS, SPECIAL, UNUSED = 256, 257, 258
 MORE = [b'","', b'":', b'{"', b'"a":1', b'a"', b'":{"a":', b'"}', b'"]', b",", b"1" * 20, b"1" * 40, b"  ", b" " * 40]
 MORE += [b"\xf0\x9f", b"\x98\x80", b"\xc0\x80", b'""', b'"","', b'":"",""', b"{{", b"[[[", b"1,1", b'",1,"', b"true,"]
 PIECES = [*(bytes((byte,)) for byte in range(256)), b"<eos>", b"<|x|>", b"", *MORE]
-GRAMMARS = Grammars(PIECES, lambda token: token in (EOS, SPECIAL), [EOS])
+GRAMMARS = Grammars(PIECES, lambda token: token in (EOS, SPECIAL))
 
 INCOMPLETE, COMPLETE, TERMINATED, INVALID = Standing
 PERSON = {
@@ -48,9 +48,9 @@ TREE = {
 OPEN = {"type": "object", "additionalProperties": {"type": ["integer", "string", "null", "array", "boolean"]}}
 
 
-def parser(source: Any, language: str = "json_schema") -> Parser:
+def parser(source: Any, language: str = "json_schema", ending: tuple[int, ...] = (EOS,)) -> Parser:
     text = source if isinstance(source, str) else ordered_json(source)
-    return GRAMMARS.parser(Grammar(kind="grammar", language=language, source=text))
+    return GRAMMARS.parser(Grammar(kind="grammar", language=language, source=text), ending)
 
 
 def follows(at: Parser, piece: bytes | int) -> bool:

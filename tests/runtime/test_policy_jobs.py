@@ -45,7 +45,7 @@ def test_every_end_token_and_stop_id_is_masked_until_the_minimum_is_committed(st
     assert len(ended["token_ids"]) >= 4
     for step, selection in enumerate(selections(store, job)):
         assert selection.support == hello.facts.vocabulary_size - (len(hello.facts.eos_ids) if step < 4 else 0)
-    stopped = run(store, model("abcdefgh"), min_new_tokens=4, stop_token_ids=[ord("b"), ord("f")])
+    stopped = run(store, model("abcdefgh"), min_new_tokens=4, stop_token_ids=[ord("b"), ord("f")], include_stop=True)
     assert (stopped["finish_reason"], stopped["token_ids"][-1]) == ("stop_token", ord("f"))
     assert ord("b") not in stopped["token_ids"][:4]
     by_text = run(store, model("abcdefgh"), min_new_tokens=4, stop=["b", "ef"])

@@ -96,7 +96,7 @@ def test_the_guards_mask_is_exact_over_a_real_vocabulary(smol: Model) -> None:
     """At places of every kind: the mask is that of scanning each of the 49,152 tokens."""
     grammars = grammars_of(smol)
     grammar = Grammar(kind="grammar", language="json_schema", source=ordered_json({}))
-    pieces, ends = grammars.pieces, grammars.eos_ids
+    pieces, ends = grammars.pieces, smol.facts.eos_ids
     ones = "1" * 30
     for text in (
         '{"',
@@ -109,7 +109,7 @@ def test_the_guards_mask_is_exact_over_a_real_vocabulary(smol: Model) -> None:
         '[{"a":{"b":',
         '"\\',
     ):
-        guarded, bare = grammars.parser(grammar), grammars.parser(grammar)
+        guarded, bare = (grammars.parser(grammar, ends) for _ in range(2))
         bare._guard = None
         tokens = [pieces.index(bytes([byte])) for byte in text.encode()]
         guarded.stand_after(tokens)

@@ -172,7 +172,7 @@ CASES = {
         [" UNO", " DUE", " ", "", "TRE"],
     ),
     "a held part is shown at a stop token": Case(
-        [b" UNO", b" TRE", b"."], {"stop": ["TRE."], "stop_token_ids": [FIRST + 1]}, " UNO TRE", "stop_token"
+        [b" UNO", b" TRE", b"."], {"stop": ["TRE!"], "stop_token_ids": [FIRST + 2]}, " UNO TRE", "stop_token"
     )._replace(deltas=[" UNO", " ", "TRE"]),
     "a held part is shown at the limit": Case(
         [b" UNO", b" TRE", b"."], {"stop": ["TRE."], "max_new_tokens": 2}, " UNO TRE", "length", [" UNO", " ", "TRE"]

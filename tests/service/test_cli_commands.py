@@ -13,7 +13,7 @@ from decodelog.fsm.draft import Draft, draft_from
 from decodelog.service.cli import EXAMPLES
 from decodelog.service.draft_flags import DraftFlags
 
-RESULT = ["job", "identity", "state", "finish_reason", "text", "token_ids", "tokens", "usage"]
+RESULT = ["job", "identity", "state", "finish_reason", "matched_stop", "text", "token_ids", "tokens", "usage"]
 
 
 @pytest.fixture
@@ -206,7 +206,8 @@ def test_a_prompt_comes_from_an_argument_a_file_or_standard_input(db: str, short
         (("--stop", "sea", "--stop", "the"), "Rivers carry ", "stop_string"),
         (("--stop", "sea", "--include-stop"), "Rivers carry the mountains to the sea", "stop_string"),
         (("--stop", r"\n"), TEXT, "eos"),
-        (("--stop-token-id", ord("y")), "Rivers carry", "stop_token"),
+        (("--stop-token-id", ord("y")), "Rivers carr", "stop_token"),
+        (("--stop-token-id", ord("y"), "--include-stop"), "Rivers carry", "stop_token"),
         (("--max-new-tokens", 6), "Rivers", "length"),
         (("--max-new-tokens", 0), "", "length"),
         (("--deadline-ms", 1), "", "timeout"),

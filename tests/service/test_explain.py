@@ -245,7 +245,7 @@ def test_what_is_held_back_and_why_and_what_the_end_releases(db: str, short_mode
     stopped = job_of(db, short_model, "--stop", "the", "--max-new-tokens", 16)
     held = lines_of(db, stopped, 14)
     assert held["text"] == ["nothing became visible", "'th' is held back: it may begin a stop string"]
-    assert lines_of(db, stopped)["end"] == ["the job ended: stop_string, which comes before length"]
+    assert lines_of(db, stopped)["end"] == ["the job ended: stop_string, which comes before length, stopped by 'the'"]
     assert lines_of(db, stopped, 3)["text"] == ["'e' became visible at character 3, byte 3"]
 
 

@@ -85,6 +85,14 @@ EXAMPLES = {
     "decision.made.1-other-key": (DecisionMade(receipt(GREEDY, OTHER)),),
     "decision.made.1-structured": (DecisionMade(receipt(LISTED, OTHER, True, Standing.COMPLETE)),),
     "output.committed.1": (OUTPUT,),
+    "output.committed.2-string": (OutputCommitted(1235, STATE[:STATE_BYTES], "caf\u00e9\n"),),
+    "output.committed.2-token": (OutputCommitted(1235, STATE[:STATE_BYTES], 151645),),
+    "step.2-stopped": (
+        CALL,
+        DecisionMade(receipt(GREEDY)),
+        OutputCommitted(1235, STATE[:STATE_BYTES], 4567),
+        RequestClosed(FinishReason.STOP_TOKEN, (FinishReason.STOP_TOKEN,)),
+    ),
     "request.closed.1": (RequestClosed(FinishReason.STOP_STRING, (FinishReason.STOP_STRING, FinishReason.LENGTH)),),
     "request.failed.1": (RequestFailed("numeric_fault", "row 3 holds a NaN"),),
     "prompt.recorded.1": (PromptRecorded(PROMPT),),
@@ -282,8 +290,8 @@ def test_an_old_version_is_brought_to_the_newest_one_version_at_a_time(monkeypat
     build = codec._NEWEST["output.committed"][1]
     monkeypatch.setitem(codec._NEWEST, "output.committed", (3, build))
     monkeypatch.setitem(codec.UPCASTS, ("output.committed", 1), lambda fields: (*fields, STATE))
-    monkeypatch.setitem(codec.UPCASTS, ("output.committed", 2), lambda fields: (fields[0] + 1, *fields[1:]))
+    monkeypatch.setitem(codec.UPCASTS, ("output.committed", 2), lambda fields: (fields[0] + 1, *fields[1:], None))
     read = [codec.reader("output.committed", version) for version in (1, 2, 3)]
     assert read[0]((7, 4), KEY) == OutputCommitted(5, STATE)
     assert read[1]((7, 4, SCORES), KEY) == OutputCommitted(5, SCORES)
-    assert read[2]((7, 4, SCORES), KEY) == OutputCommitted(4, SCORES)
+    assert read[2]((7, 4, SCORES, None), KEY) == OutputCommitted(4, SCORES)

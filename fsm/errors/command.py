@@ -25,7 +25,7 @@ class FamilyMeant(Rejected):
     family: str
     jobs: list[str]
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         count, first, last = len(self.jobs), self.jobs[0], self.jobs[-1]
         return f"{self.family} is a family of {count} jobs; name one of them, from {first} to {last}"
 

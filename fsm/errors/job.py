@@ -50,7 +50,7 @@ class UnknownJob(Rejected):
     job: str
     candidates: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         nearest = f"the nearest are {', '.join(self.candidates)}, and " if self.candidates else ""
         return f"there is no job {self.job}; {nearest}`decodelog jobs` lists all"
 
@@ -65,7 +65,7 @@ class NoSuchStep(Rejected):
     step: int | None
     count: int
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         if not self.count:
             return f"job {self.job} has no decision yet; wait for its first token"
         return f"job {self.job} has no decision {self.step}; name one from 0 to {self.count - 1}"

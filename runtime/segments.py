@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor, uint8
 
 from ..fsm.errors import CacheInUse
+from . import private
 from .job import Job
 from .session import Session
 
@@ -138,6 +139,7 @@ class Segments:
         part = path.with_suffix(f".{os.getpid()}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            private.make(part)
             save_file({"rows": rows}, part)
             part.replace(path)
         except FileNotFoundError:

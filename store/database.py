@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import BigInteger
 
-from ..fsm.errors import DatabaseLocked, DatabaseNotDurable, Problem, UnsupportedDatabase
+from ..fsm.errors import DatabaseLocked, DatabaseNotDurable, UnsupportedDatabase
 from ..fsm.points import Reached, unheard
 from ..fsm.redaction import redacted_url
 from .driver import Driver

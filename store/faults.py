@@ -76,8 +76,8 @@ _NOT_CONNECTED: Final[tuple[tuple[re.Pattern[str], Kind], ...]] = tuple(
         (r"too many (clients|connections)|connection slots are reserved|max_client_conn", DatabaseExhausted),
         (r"invalid [\w \"]*(value|option|port number)", UnsupportedDatabase),
         (r"database \".*\" does not exist|no such database", DatabaseMissing),
-        (r"authentication failed|no password supplied|no pg_hba.conf entry|role \".*\" (does not exist|is not permitted)"
-         r"|permission denied for database|no such user", DatabaseDenied),
+        (r"authentication failed|no password supplied|no pg_hba.conf entry|no such user"
+         r"|role \".*\" (does not exist|is not permitted)|permission denied for database", DatabaseDenied),
     )
 )  # fmt: skip
 

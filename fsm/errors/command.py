@@ -59,6 +59,6 @@ class ChildFailed(Transient):
     """A process that this one started ended by itself, and not well."""
 
     code = "child_failed"
-    says = "process {pid} ended before its work did ({reason}); run `decodelog doctor`, and try again"
+    says = "process {pid} ended before its work did ({reason}); see to what ended it, and try again"
     pid: int
     reason: str

@@ -46,13 +46,13 @@ class UnknownJob(Rejected):
     """`candidates` are the nearest names, where somebody looked for them."""
 
     code = "unknown_job"
-    says = "there is no job {job}; `decodelog jobs` lists all"
+    says = "there is no job {job}; name one of those that there are"
     job: str
     candidates: list[str] = field(default_factory=list)
 
     def words(self) -> str:
-        nearest = f"the nearest are {', '.join(self.candidates)}, and " if self.candidates else ""
-        return f"there is no job {self.job}; {nearest}`decodelog jobs` lists all"
+        nearest = f"the nearest are {', '.join(self.candidates)}" if self.candidates else ""
+        return f"there is no job {self.job}; {nearest or 'name one of those that there are'}"
 
 
 @dataclass(eq=False)

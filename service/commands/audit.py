@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .. import terminal
+from ..advice import advised
 from ..database import opened
 from ..edge import FAILED
 from ..models import Models, home
@@ -68,7 +69,7 @@ def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report
             except ContentErased:  # while it was read
                 erased += 1
             except (Rejected, Defect) as problem:
-                not_run.append(NotRun(job, problem.code, str(problem)))
+                not_run.append(NotRun(job, problem.code, advised(problem)))
             sealed += row.sealed_ms is not None
     if erased:
         terminal.say(f"{erased} erased jobs cannot be run again", style="yellow")

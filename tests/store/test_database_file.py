@@ -304,11 +304,14 @@ def test_what_is_read_as_it_lies_while_somebody_begins_to_write_is_not_believed(
         os._exit(0)
 
     def check():
-        with closing(open_store(url)) as store, pytest.raises(DatabaseLocked, match="try again"):  # noqa: PT012
-            with store._database.long_read() as connection:
-                assert connection.exec_driver_sql("SELECT count(*) FROM jobs").scalar() == 1
-                os.write(ask, b"x")
-                os.read(answered, 1)
+        with (  # noqa: PT012
+            closing(open_store(url)) as store,
+            pytest.raises(DatabaseLocked, match="try again"),
+            store._database.long_read() as connection,
+        ):
+            assert connection.exec_driver_sql("SELECT count(*) FROM jobs").scalar() == 1
+            os.write(ask, b"x")
+            os.read(answered, 1)
 
     as_reader(check, shared)
     os.waitpid(writer, 0)

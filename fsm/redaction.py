@@ -45,7 +45,7 @@ def redacted_facts(value: Any) -> Any:
 
 
 def redacted_url(url: str) -> str:
-    """The whole text is one URL: the same, also where its password has blanks or an option's name is percent-encoded."""
+    """The same of a text that is one URL, also where a password has blanks or an option's name is percent-encoded."""
     place, mark, query = _URL_USER.sub(rf"\1:{HIDDEN}@", url, count=1).partition("?")
     options = [
         f"{name}={HIDDEN}" if equals and _OPTION.match(f"{_decoded(name)}=x") else f"{name}{equals}{value}"

@@ -117,8 +117,8 @@ def found(connection: psycopg.Connection[Any]) -> Standing:
     row = connection.execute(FOUND).fetchone()
     if row is None:
         raise psycopg.InternalError("the server says nothing about itself")
-    pid, *settings = row
-    return Standing(*settings, pooled=pid != connection.info.backend_pid)
+    pid, fsync, full_page_writes, synchronous_commit, durable = row
+    return Standing(fsync, full_page_writes, synchronous_commit, durable, pid != connection.info.backend_pid)
 
 
 def reach(url: URL) -> dict[str, Any]:

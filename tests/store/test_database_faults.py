@@ -158,26 +158,28 @@ def gone(server, pid):
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize("setting", ["statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"])
 def test_a_limit_of_time_is_waited_out(postgres_url, postgres_server, setting):
-    """The server ends the statement, or the whole session: what was not answered was not done, and the next one goes."""
+    """The server ends the statement, or the whole session: what was not answered was not done; the next one goes."""
     with (
         on(
             postgres_server,
-            f"ALTER DATABASE decodelog SET {setting} = '200ms'",
+            f"ALTER DATABASE decodelog SET {setting} = '3s'",
             undo=(f"ALTER DATABASE decodelog RESET {setting}",),
         ),
         closing(open_store(postgres_url)) as store,
     ):
         writer = admit(store)
-        with pytest.raises(DatabaseTimeout, match="raise that limit") as problem:  # noqa: PT012 - on either line
-            with store._database.transaction("judge") as connection:
-                connection.execute(text("UPDATE jobs SET output = 7"))
-                if setting == "statement_timeout":
-                    connection.execute(text("SELECT pg_sleep(20)"))
-                else:
-                    pid = connection.scalar(text("SELECT pg_backend_pid()"))
-                    while not gone(postgres_server, pid):
-                        time.sleep(0.02)  # idle, for longer than it may be
-                    connection.execute(text("SELECT 1"))
+        with (  # noqa: PT012 - on either line
+            pytest.raises(DatabaseTimeout, match="raise that limit") as problem,
+            store._database.transaction("judge") as connection,
+        ):
+            connection.execute(text("UPDATE jobs SET output = 7"))
+            if setting == "statement_timeout":
+                connection.execute(text("SELECT pg_sleep(60)"))
+            else:
+                pid = connection.scalar(text("SELECT pg_backend_pid()"))
+                while not gone(postgres_server, pid):
+                    time.sleep(0.02)  # idle, for longer than it may be
+                connection.execute(text("SELECT 1"))
         assert isinstance(problem.value, Transient)
         assert store.row("job-1").output == 0
         write(store, writer, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import psycopg
@@ -12,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 
-from ..fsm.errors import Problem, SchemaMissing, UnsupportedDatabase
+from ..fsm.errors import FolderMissing, Problem, SchemaMissing, UnsupportedDatabase
 from ..fsm.redaction import redacted_url, unreadable_url
 
 SQLITE: Final = ("sqlite", "sqlite+pysqlite")
@@ -132,4 +131,7 @@ def _sqlite_path(url: str, rest: str) -> str:
 
 def not_there(name: str, file: str) -> Problem | None:
     """What is said of a SQLite file that is not there; None where it is."""
-    return None if Path(file).exists() else SchemaMissing(name)
+    if os.path.exists(file):
+        return None
+    folder = os.path.dirname(os.path.abspath(file))
+    return SchemaMissing(name) if os.path.isdir(folder) else FolderMissing(name, folder)

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote
 
 from ..fsm.errors import (
@@ -30,11 +30,8 @@ _CLOSED: Final = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
-class Identity(NamedTuple):
-    """Which file it is, whatever its name."""
-
-    device: int
-    inode: int
+Identity = tuple[int, int]
+"""Which file it is, whatever its name: the device, and the number there."""
 
 
 class SqliteFile:
@@ -48,6 +45,7 @@ class SqliteFile:
     def __init__(self, path: str, name: str, create: bool = False) -> None:
         self.path = os.path.abspath(path)
         self.folder = os.path.dirname(self.path)
+        self._log_path = f"{self.path}-wal"
         self.frozen = False
         self._name = name
         self._create = create
@@ -70,7 +68,7 @@ class SqliteFile:
             raise DatabaseMoved(self._name, "it was replaced while it was being opened")
         self._identity = before
         if self._log is None and not self.frozen:
-            self._log = identity(f"{self.path}-wal")
+            self._log = identity(self._log_path)
         return connection
 
     def check(self) -> None:
@@ -80,7 +78,7 @@ class SqliteFile:
         self._held_to(identity(self.path))
         if self.frozen:
             return
-        log = identity(f"{self.path}-wal")
+        log = identity(self._log_path)
         if self._log is None:
             self._log = log
         elif log != self._log:
@@ -93,7 +91,7 @@ class SqliteFile:
 
     def unfrozen(self) -> bool:
         """Whether somebody has come to write since the file was opened to be read as it lies."""
-        return self.frozen and (self._stamp != stamp(self.path) or bool(size(f"{self.path}-wal")))
+        return self.frozen and (self._stamp != stamp(self.path) or bool(size(self._log_path)))
 
     def problem(self, code: int, reason: str) -> Problem | None:
         """What the file system says about an error of SQLite; None where it says nothing.
@@ -143,7 +141,7 @@ class SqliteFile:
             lacking = self._lacking()
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _CLOSED or not lacking:
                 raise
-            if size(f"{self.path}-wal"):
+            if size(self._log_path):
                 raise FileReadOnly(self._name, f"{lacking}, and its write-ahead log must be read") from error
             self._stamp, self.frozen = stamp(self.path), True
             return self._open("mode=ro&immutable=1", timeout_s)
@@ -171,7 +169,7 @@ def identity(path: str) -> Identity | None:
         found = os.stat(path)
     except OSError:
         return None
-    return Identity(found.st_dev, found.st_ino)
+    return found.st_dev, found.st_ino
 
 
 def stamp(path: str) -> tuple[int, int] | None:

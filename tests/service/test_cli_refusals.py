@@ -221,7 +221,7 @@ def test_a_locked_database_is_waited_for_and_then_refused(
 @pytest.mark.parametrize(
     ("url", "code"),
     [
-        ("sqlite:///FOLDER/missing/jobs.db", "schema_missing"),
+        ("sqlite:///FOLDER/missing/jobs.db", "folder_missing"),
         ("sqlite:///FOLDER", "unsupported_database"),
         ("sqlite:///FILE", "unsupported_database"),
         ("mysql://host/jobs", "unsupported_database"),

@@ -137,6 +137,9 @@ def test_a_folder_that_is_missing_is_named(tmp_path):
     with pytest.raises(FolderMissing, match="make it, or name another file") as problem:
         schema.upgrade(f"sqlite:///{tmp_path / 'missing' / 'decodelog.db'}")
     assert problem.value.folder == str(tmp_path / "missing")
+    for ask in (open_store, schema.check, schema.current):
+        with pytest.raises(FolderMissing):
+            ask(f"sqlite:///{tmp_path / 'missing' / 'decodelog.db'}")
 
 
 @pytest.mark.contract("LOG-2")

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..fsm.errors import BrokenSnapshot, CallFailed
 from ..fsm.spec import Spec
 from ..fsm.transition import RebuildLanes
+from . import private
 from .batcher import Batcher
 from .job import Job
 from .segment_files import content_of, digest_of, file_name, folder_of, link_of, origin, prefilled_of
@@ -132,6 +133,7 @@ def put(directory: Path, spec: Spec, parts: Iterable[Part]) -> None:
         path = folder / file_name(part.start, part.stop, part.link)
         new = folder / f".{secrets.token_hex(4)}.{os.getpid()}"
         try:
+            private.make(new)
             new.write_bytes(part.content)
             new.replace(path)
         finally:

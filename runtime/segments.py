@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from torch import Tensor
 
+from . import private
 from .job import Job
 from .segment_files import (
     by_name,
@@ -249,6 +250,7 @@ class Segments:
         link = link_of(chain.link, start, ids, digest_of(rows))
         path = chain.folder / file_name(start, start + len(ids), link)
         part = path.with_suffix(f".{os.getpid()}")
+        private.make(part)
         part.write_bytes(content_of(rows, chain.prefilled))
         part.replace(path)
         chain.link = chain.last = link
@@ -260,7 +262,7 @@ class Segments:
         """Add rows to the tail. It is opened by its name each time, so that it is missed where it was removed."""
         records, chain.last = records_of(chain.last, start, ids, rows)
         how = os.O_APPEND if tail == chain.tail else os.O_CREAT | os.O_TRUNC
-        with open(os.open(tail, os.O_WRONLY | how, 0o666), "wb") as file:
+        with open(private.opened(str(tail), os.O_WRONLY | how | os.O_CLOEXEC), "wb") as file:
             file.write(records)
         chain.tail = tail
 

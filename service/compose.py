@@ -14,6 +14,7 @@ from ..runtime.segments import Segments
 from ..runtime.worker import Notice, Pace, Worker
 from ..runtime.writer import Sink
 from . import terminal
+from .advice import advised
 from .database import now_ms
 from .incarnation import dead_workers, new_worker_name
 from .models import Models
@@ -56,7 +57,7 @@ def say_not_kept(fault: OSError) -> None:
 
 def say_waiting(problem: Transient | None) -> None:
     """Say once that the database is waited for, and once that it is back."""
-    text = "the database is back; going on" if problem is None else f"waiting for the database: {problem}"
+    text = "the database is back; going on" if problem is None else f"waiting for the database: {advised(problem)}"
     terminal.say(text, style="yellow")
 
 

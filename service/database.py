@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..fsm.errors import DatabaseUnavailable
+from ..fsm.errors import DatabaseUnavailable, FolderMissing
 
 if TYPE_CHECKING:
     from ..store.engine import DatabaseStore
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DATABASE_DEFAULT = "sqlite:///decodelog.db"
 SQLITE_PREFIX = "sqlite:///"
+_SQLITE = (SQLITE_PREFIX, "sqlite+pysqlite:///")
 
 
 def database_url(given: str | None) -> str:
@@ -27,7 +28,7 @@ def database_url(given: str | None) -> str:
 
 def sqlite_file(url: str) -> Path | None:
     """The file of a SQLite URL; None for another database."""
-    return Path(url.removeprefix(SQLITE_PREFIX)) if url.startswith(SQLITE_PREFIX) else None
+    return next((Path(url.removeprefix(prefix)) for prefix in _SQLITE if url.startswith(prefix)), None)
 
 
 def now_ms() -> int:
@@ -38,13 +39,16 @@ def now_ms() -> int:
 def open_database(url: str, create: bool = False) -> DatabaseStore | MemoryStore:
     """Open a database whose schema is current; with `create`, a SQLite file that does not exist yet is made.
 
-    Errors: SchemaMissing, SchemaOutdated, SchemaNewer, DatabaseUnavailable, DatabaseLocked, UnsupportedDatabase.
+    Errors: SchemaMissing, SchemaOutdated, SchemaNewer, UnsupportedDatabase; and the store's where it cannot be opened.
     """
     from ..store.engine import open_store
 
-    file = sqlite_file(url)
-    if create and file is not None and not file.exists() and file.parent.is_dir():
-        _create(url, file)
+    if create and (file := sqlite_file(url)) is not None:
+        from ..store.names import parsed
+
+        parsed(url)  # refuses what no file can be named
+        if not file.exists():
+            _create(url, file)
     return open_store(url, clock=now_ms)
 
 
@@ -62,7 +66,9 @@ def _create(url: str, file: Path) -> None:
     """Build the schema in a new file beside it and link that into place: whoever finds the file finds it whole."""
     from ..store import schema
 
-    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}.new")
+    if not file.parent.is_dir():
+        raise FolderMissing(url, str(file.parent.absolute()))
+    new = file.with_name(f".{secrets.token_hex(4)}.new")
     try:
         schema.upgrade(f"{SQLITE_PREFIX}{new}")
         os.link(new, file)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..fsm.errors import Problem
+from ..fsm.redaction import redacted, redacted_url
+from .advice import advised
 from .database import sqlite_file
 
 Grade = Literal["ok", "warn", "fail"]
@@ -50,10 +52,15 @@ def examine(url: str, home: Path) -> Iterator[Check]:
         try:
             yield examination()
         except Problem as problem:
-            found, _, advice = str(problem).partition("; ")
+            found, _, advice = advised(problem).partition("; ")
             yield Check(name, FAIL, found, advice)
         except Exception as error:
-            yield Check(name, FAIL, f"{type(error).__name__}: {error}", "install decodelog anew in a fresh environment")
+            yield Check(
+                name,
+                FAIL,
+                redacted(f"{type(error).__name__}: {error}"),
+                "install decodelog anew in a fresh environment",
+            )
 
 
 def _python() -> Check:
@@ -113,20 +120,25 @@ def _rows(home: Path) -> Check:
 
 def _database(url: str) -> Check:
     from ..store import schema
-    from ..store.database import connected
+    from ..store.names import parsed
+    from ..store.standing import standing
 
+    parsed(url)  # refuses what is no URL
     file = sqlite_file(url)
     if file is not None and not file.exists():
-        return Check("database", WARN, f"{url} is not there yet", "`decodelog run` makes it, or `decodelog db upgrade`")
+        return Check(
+            "database",
+            WARN,
+            f"{redacted_url(url)} is not there yet",
+            "`decodelog run` makes it, or `decodelog db upgrade`",
+        )
     revision = schema.check(url)
-    with connected(url) as database, database.single() as connection:
-        settings = "journal_mode synchronous" if database.sqlite else "server_version fsync synchronous_commit"
-        word = "PRAGMA" if database.sqlite else "SHOW"
-        values = {name: str(connection.exec_driver_sql(f"{word} {name}").scalar()) for name in settings.split()}
-    settled = ", ".join(f"{name} {value}" for name, value in values.items())
-    found = f"{database.name}: schema {revision}, {settled}"
-    if values.get("synchronous", "2") not in "23" or "off" in values.values():
-        return Check("database", WARN, found, "a power failure can lose the last steps: turn syncs on")
+    seen = standing(url)
+    settled = ", ".join(f"{name} {value}" for name, value in seen.settings.items())
+    found = "; ".join([f"{seen.name}: schema {revision}, {settled}", *seen.notes])
+    if seen.lacking:
+        advice = "declared, so that it is used all the same" if seen.declared else "turn that on: nothing is written"
+        return Check("database", WARN if seen.declared else FAIL, found, f"{seen.lacking}: {advice}")
     return Check("database", OK, found)
 
 

@@ -17,7 +17,9 @@ import typer
 from typer.core import TyperGroup
 
 from ..fsm.errors import Problem, SchemaViolation
+from ..fsm.redaction import redacted, redacted_facts
 from . import terminal
+from .advice import advised_facts
 
 FAILED = 1
 REFUSED = 2
@@ -50,9 +52,10 @@ class Commands(TyperGroup):
             check_arguments(ctx.meta["arguments"])
             return super().invoke(ctx)
         except Problem as problem:
-            report(problem.facts(), as_json)
+            report(advised_facts(problem), as_json)
             raise typer.Exit(REFUSED) from problem
         except UsageError as error:
+            error.message = redacted(error.message)
             if not as_json:
                 raise
             command = error.ctx.command_path if error.ctx is not None else "decodelog"
@@ -86,6 +89,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 def report(facts: dict[str, Any], as_json: bool) -> None:
     """Say what was refused and why: `code`, `message`, and the facts behind them."""
+    facts = redacted_facts(facts)
     if as_json:
         terminal.write_json({"error": facts})
     else:

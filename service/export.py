@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..fsm.errors import UnwritableOutput
+from ..runtime import private
 from ..store.audit import ShowsRows
 from ..store.bundle import Signature, Written, write
 from ..store.chain import StoredLog
@@ -67,7 +68,7 @@ def _beside(out: Path, force: bool) -> Iterator[tuple[BinaryIO, Path]]:
     try:
         if out.exists() and not force:
             raise FileExistsError
-        with new.open("xb") as file:
+        with open(new, "xb", opener=private.opened) as file:
             yield file, new
     except FileExistsError as error:
         raise UnwritableOutput(str(out), "it is there already, and --force is not given") from error

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from ..fsm.redaction import redacted
+
 WIDTH_MAX = 10_000  # of a table: a terminal may wrap its lines, and nothing is cut
 
 PEOPLE = Console(stderr=True, highlight=False)
@@ -62,14 +64,14 @@ def write_styled(text: str, style: str) -> None:
 
 
 def say(text: str, style: str | None = None) -> None:
-    """A notice for people."""
-    PEOPLE.print(text, style=style, markup=False, soft_wrap=True)
+    """A notice for people; passwords are left out."""
+    PEOPLE.print(redacted(text), style=style, markup=False, soft_wrap=True)
 
 
 def say_error(code: str, message: str) -> None:
     """What went wrong, in one line."""
     PEOPLE.print(f"error[{code}]:", style="bold red", markup=False, end=" ")
-    PEOPLE.print(" ".join(message.split()), markup=False, soft_wrap=True)
+    PEOPLE.print(redacted(" ".join(message.split())), markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition
-from typing import Any
+from typing import TYPE_CHECKING
 
 import psycopg
 from sqlalchemy import text
 from sqlalchemy.engine import URL, Connection
+
+from ..fsm.errors import Problem
+from ..fsm.ports import Bell
+from .names import LISTEN, PREPARE, listening
+from .postgres_server import found, reach
+from .sqlite_file import SqliteFile
+
+if TYPE_CHECKING:
+    from .database import Database
 
 CHANNEL = "decodelog"
 RING = text(f"SELECT pg_notify('{CHANNEL}', '')")
@@ -38,10 +47,10 @@ class MemoryBell:
 
 
 class SqliteBell:
-    """Rings for every change of the file by another connection; `path` is the file's."""
+    """Rings for every change of the file by another connection."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
         self._connection: sqlite3.Connection | None = None
         self._heard = self._changes(0)
 
@@ -65,30 +74,40 @@ class SqliteBell:
         """The file's count, or `otherwise` where it cannot be asked for."""
         try:
             if self._connection is None:
-                self._connection = sqlite3.connect(self._path, check_same_thread=False)
+                self._connection = self._file.connect(LOOK_S)
             (changes,) = self._connection.execute("PRAGMA data_version").fetchone()
-        except sqlite3.Error:
+        except (sqlite3.Error, Problem):
             self.close()
             return otherwise
         return int(changes)
 
 
 class PostgresBell:
-    """Rings where somebody has notified; after a lost connection it rings once, for what it may have missed."""
+    """Rings where somebody has notified; after a lost connection it rings once, for what it may have missed.
 
-    def __init__(self, url: URL, reached: Mapping[str, int]) -> None:
-        """`reached` says how long a host that has vanished is waited for, as the driver's parameters."""
-        self._url = url.set(drivername="postgresql").render_as_string(hide_password=False)
-        self._reached: dict[str, Any] = {name: value for name, value in reached.items() if name not in url.query}
+    Behind a pooler nobody can be told anything: what listens is whatever server connection had that transaction. So it
+    does not ring there, and whoever waits looks for himself, unless the URL says where one can listen (`listen`).
+    """
+
+    def __init__(self, url: URL) -> None:
+        there = listening(url)
+        self._declared = there is not None
+        self._deaf = False
+        plain = (there or url).difference_update_query([LISTEN, PREPARE]).set(drivername="postgresql")
+        self._url = plain.render_as_string(hide_password=False)
+        self._reached = reach(plain)
         self._connection: psycopg.Connection | None = None
         with suppress(psycopg.Error):
             self._listen()
 
     def wait(self, seconds: float) -> bool:
         try:
+            if self._deaf:
+                time.sleep(seconds)
+                return False
             if self._connection is None:
                 self._listen()
-                return True
+                return not self._deaf
             return bool(list(self._connection.notifies(timeout=seconds, stop_after=1)))
         except psycopg.Error:
             self.close()
@@ -104,11 +123,22 @@ class PostgresBell:
     def _listen(self) -> None:
         connection = psycopg.connect(self._url, autocommit=True, **self._reached)
         try:
+            if not self._declared and found(connection).pooled:
+                self._deaf = True
+                connection.close()
+                return
             connection.execute(f"LISTEN {CHANNEL}")
         except psycopg.Error:
             connection.close()
             raise
         self._connection = connection
+
+
+def bell_of(database: Database) -> Bell:
+    """A bell of the caller's own for what others do in a database."""
+    if database.file is not None:
+        return SqliteBell(SqliteFile(database.file.path, database.name))
+    return PostgresBell(database.url)
 
 
 def ring(connection: Connection) -> None:

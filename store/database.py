@@ -6,77 +6,87 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import psycopg
-from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 from sqlalchemy import Engine, create_engine, event, exc, extract, func
 from sqlalchemy import cast as sql_cast
-from sqlalchemy.engine import URL, Connection, make_url
+from sqlalchemy.engine import URL, Connection
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import BigInteger
 
-from ..fsm.errors import (
-    DatabaseFault,
-    DatabaseFull,
-    DatabaseLocked,
-    DatabaseUnavailable,
-    Problem,
-    SchemaMissing,
-    UnsupportedDatabase,
-)
+from ..fsm.errors import DatabaseLocked, DatabaseNotDurable, UnsupportedDatabase
 from ..fsm.points import Reached, unheard
+from ..fsm.redaction import redacted_url
 from .driver import Driver
+from .faults import Translator
+from .names import not_there, parsed
+from .postgres_server import REACHED as REACHED
+from .postgres_server import PostgresServer
+from .sqlite_file import SqliteFile
 
 BUSY_TIMEOUT_MS = 10_000
 WRITE_AHEAD_TRIES = 5
 SQLITE_MIN = (3, 35, 0)  # the first with RETURNING
-NO_ROOM = "53100"
 READ_ONLY = "25006"  # a server that is not, or not yet, the one to write to: during a failover
-REACHED = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
-           "tcp_user_timeout": 30_000}  # fmt: skip
-"""Of PostgreSQL's driver, where the URL does not say otherwise: nobody waits for ever for a host that has vanished."""
-
-_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_ENVIRONMENT = {
-    sqlite3.SQLITE_AUTH,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_NOLFS,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_PROTOCOL,
-    sqlite3.SQLITE_READONLY,
-}
 
 
 class Database:
     """An engine whose every failure is a typed store error. Safe to use from several threads.
 
-    at   told the points of `fsm.points` that are the store's
+    name     its URL for messages, without a password
+    at       told the points of `fsm.points` that are the store's
+    file     of SQLite, `server` of PostgreSQL; the other one is None
     """
 
-    def __init__(self, url: URL, busy_timeout_ms: int, at: Reached = unheard) -> None:
+    def __init__(self, url: URL, name: str, busy_timeout_ms: int, create: bool = False, at: Reached = unheard) -> None:
         self.url = url
         self.at = at
-        self.name = url.render_as_string(hide_password=True)
+        self.name = name
         self.sqlite = url.get_backend_name() == "sqlite"
-        engines = sqlite_engines if self.sqlite else postgres_engines
-        self._single, self._transactions = engines(url, busy_timeout_ms)
+        self.file = SqliteFile(url.database or "", name, create) if self.sqlite else None
+        self.server = None if self.sqlite else PostgresServer(url, busy_timeout_ms)
+        self._problem = Translator(name, secrets(url), self.file)
+        if self.file is not None:
+            self._single, self._transactions = sqlite_engines(self.file, busy_timeout_ms)
+        elif self.server is not None:
+            self._single, self._transactions = self.server.engines()
         if at is not unheard:
             watch(self._transactions, at)
-        self.driver = Driver(self.name, self._transactions, self._problem, busy_timeout_ms / 1000)
+        there = self.there if self.sqlite else nothing
+        self.driver = Driver(name, self._transactions, self._problem, busy_timeout_ms / 1000, there)
+
+    def there(self) -> None:
+        """DatabaseMoved where others who open the database by its name do not find what this process writes."""
+        if self.file is not None:
+            self.file.check()
+
+    def keeps(self) -> None:
+        """DatabaseNotDurable where the server can take back what it acknowledges; known once it is connected to."""
+        if self.server is not None and self.server.standing is not None and (lacking := self.server.standing.unkept):
+            raise DatabaseNotDurable(self.name, lacking)
 
     @contextmanager
     def single(self) -> Iterator[Connection]:
         """A connection on which every statement is a transaction of its own, committed when it ends."""
         with self.translated(), self._single.connect() as connection:
+            self.there()
             yield connection
+        if self.file is not None and self.file.frozen:
+            self._read_as_it_lay(self.file)
+
+    def _read_as_it_lay(self, file: SqliteFile) -> None:
+        """Make sure that what was read without a lock was written by nobody meanwhile. Errors: DatabaseLocked."""
+        if file.unfrozen():
+            self.close()
+            raise DatabaseLocked(self.name, "it was written while it was read as it lay")
 
     @contextmanager
     def transaction(self, operation: str | None = None) -> Iterator[Connection]:
         """A transaction that is committed at the end, or leaves no trace; `operation` names its points.
+
+        One that has a name is refused where an answered commit can be lost (DatabaseNotDurable); and where it went into
+        a file that is gone from its place, that is raised after it (DatabaseMoved).
 
         SQLite takes the write lock at its start: a transaction that turns to writing later is refused at once, however
         long the timeout, where another one has written meanwhile.
@@ -87,7 +97,10 @@ class Database:
             engine = engine.execution_options(operation=operation)
             self.at(f"{operation}.begin")
         with alone, self.translated(), engine.begin() as connection:
+            if operation is not None:
+                self.keeps()
             yield connection
+        self.there()
         if operation is not None:
             self.at(f"{operation}.committed")
 
@@ -150,38 +163,19 @@ class Database:
         self.driver.close()
         self._single.dispose()
         self._transactions.dispose()
+        if self.file is not None:
+            self.file.forget_log()
 
-    def _problem(self, error: Exception) -> Problem:
-        cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
-        reason = " ".join(str(cause).split())
-        if isinstance(cause, sqlite3.Error):
-            return self._sqlite_problem(getattr(cause, "sqlite_errorcode", 0) & 0xFF, reason)
-        if isinstance(cause, psycopg.Error):
-            return self._postgres_problem(cause, reason)
-        if isinstance(cause, exc.TimeoutError):
-            return DatabaseUnavailable(self.name, "every connection is in use")
-        return DatabaseFault(self.name, reason)
 
-    def _sqlite_problem(self, code: int, reason: str) -> Problem:
-        if code in _LOCKED:
-            return DatabaseLocked(self.name, reason)
-        if code == sqlite3.SQLITE_FULL:
-            return DatabaseFull(self.name, reason)
-        if code == sqlite3.SQLITE_NOTADB:
-            return UnsupportedDatabase(self.name, "the file is no SQLite database")
-        if code in _ENVIRONMENT:
-            return DatabaseUnavailable(self.name, reason)
-        return DatabaseFault(self.name, reason)
+def nothing() -> None:
+    """A server's database cannot be taken from its place while it is connected to."""
 
-    def _postgres_problem(self, error: psycopg.Error, reason: str) -> Problem:
-        state = error.sqlstate or ""
-        if state.startswith("40") or state == "55P03":  # serialization, deadlock; lock not available
-            return DatabaseLocked(self.name, reason)
-        if state == NO_ROOM:
-            return DatabaseFull(self.name, reason)
-        if state == READ_ONLY or isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            return DatabaseUnavailable(self.name, reason)
-        return DatabaseFault(self.name, reason)
+
+def secrets(url: URL) -> tuple[str, ...]:
+    """What of a URL no message may have."""
+    options = (value for name, value in url.query.items() if redacted_url(f"?{name}=x") != f"?{name}=x")
+    given = [url.password, *(each for value in options for each in ([value] if isinstance(value, str) else value))]
+    return tuple(str(each) for each in given if each)
 
 
 def read_only(error: exc.DBAPIError) -> bool:
@@ -203,13 +197,14 @@ def watch(engine: Engine, at: Reached) -> None:
             at(f"{operation}.commit")
 
 
-def sqlite_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
+def sqlite_engines(file: SqliteFile, busy_timeout_ms: int) -> tuple[Engine, Engine]:
     """One engine for single statements and one for transactions, over the same connections.
 
     A sync for every commit, and the driver's own way of beginning transactions off. Nothing here changes the file,
     which may be another program's.
     """
-    engine = create_engine(url)
+    url = URL.create("sqlite", database=file.path)
+    engine = create_engine(url, creator=lambda: file.connect(busy_timeout_ms / 1000))
 
     @event.listens_for(engine, "connect")
     def connect(connection: sqlite3.Connection, record: object) -> None:
@@ -228,27 +223,6 @@ def sqlite_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
     return engine.execution_options(single=True), engine
 
 
-def postgres_engines(url: URL, busy_timeout_ms: int) -> tuple[Engine, Engine]:
-    """One engine for single statements and one for transactions, each with connections of its own.
-
-    Locks are waited for as patiently as in SQLite.
-    """
-    reached = {name: value for name, value in REACHED.items() if name not in url.query}
-    single = create_engine(url, isolation_level="AUTOCOMMIT", pool_reset_on_return=None, connect_args=reached)
-    transactions = create_engine(url, connect_args=reached)
-
-    def connect(connection: psycopg.Connection[Any], record: object) -> None:
-        # Every integer is a bigint: where the type follows the value, statements are planned anew as sequences grow.
-        connection.adapters.register_dumper(int, Int8Dumper)
-        connection.adapters.register_dumper(int, Int8BinaryDumper)
-        connection.execute(f"SET lock_timeout = {busy_timeout_ms:d}")
-        connection.commit()
-
-    for engine in (single, transactions):
-        event.listen(engine, "connect", connect)
-    return single, transactions
-
-
 @contextmanager
 def connected(url: str, *, create: bool = False) -> Iterator[Database]:
     """A database for one task."""
@@ -265,22 +239,10 @@ def named(url: str, *, create: bool = False, busy_timeout_ms: int = BUSY_TIMEOUT
     A SQLite file that is not there is SchemaMissing, not created, unless `create` says so. Anything but a file of
     SQLite and a PostgreSQL database is UnsupportedDatabase.
     """
-    try:
-        parsed = make_url(url)
-    except (exc.ArgumentError, ValueError) as error:
-        raise UnsupportedDatabase(url, "it is no database URL") from error
-    if parsed.drivername in ("postgresql", "postgresql+psycopg"):
-        return Database(parsed.set(drivername="postgresql+psycopg"), busy_timeout_ms, at)
-    name = parsed.render_as_string(hide_password=True)
-    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
-        raise UnsupportedDatabase(name, f"there is no support for {parsed.drivername}")
-    if sqlite3.sqlite_version_info < SQLITE_MIN:
-        raise UnsupportedDatabase(name, f"SQLite is {sqlite3.sqlite_version}, older than 3.35")
-    file = parsed.database or ":memory:"
-    if file == ":memory:" or file.startswith("file:"):
-        raise UnsupportedDatabase(name, "it is no plain file, and a database in memory would end with its connection")
-    if Path(file).is_dir():
-        raise UnsupportedDatabase(name, "it is a directory")
-    if not create and not Path(file).exists():
-        raise SchemaMissing(name)
-    return Database(parsed, busy_timeout_ms, at)
+    found, name = parsed(url), redacted_url(url)
+    if found.get_backend_name() == "sqlite":
+        if sqlite3.sqlite_version_info < SQLITE_MIN:
+            raise UnsupportedDatabase(name, f"SQLite is {sqlite3.sqlite_version}, older than 3.35")
+        if not create and (missing := not_there(name, found.database or "")) is not None:
+            raise missing
+    return Database(found, name, busy_timeout_ms, create, at)

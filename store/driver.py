@@ -27,10 +27,19 @@ class Driver:
 
     problem  says what a driver's error is in this program's terms
     wait_s   how long one waits for the transaction before, at most
+    there    called after each commit, before anybody is told of it; raises where the file is gone from its place
     """
 
-    def __init__(self, name: str, engine: Engine, problem: Callable[[Exception], Problem], wait_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        problem: Callable[[Exception], Problem],
+        wait_s: float,
+        there: Callable[[], None],
+    ) -> None:
         self.problem = problem
+        self.there = there
         self._name = name
         self._engine = engine
         self._wait_s = wait_s
@@ -114,9 +123,11 @@ class Transaction:
             self._end(error)
 
     def commit(self) -> None:
-        """Make it durable, or leave no trace. Errors: the store's."""
+        """Make it durable, or leave no trace. Errors: the store's; DatabaseMoved where it is durable for nobody."""
         try:
             self.cursor.execute("COMMIT")
+            if self._driver is not None:
+                self._driver.there()
         except BaseException as error:
             self._end(error)
             raise

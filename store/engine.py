@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..fsm.points import Reached, unheard
 from ..fsm.ports import Bell, Clock
-from .bells import PostgresBell, SqliteBell
-from .database import BUSY_TIMEOUT_MS, REACHED, Database, named
+from .bells import bell_of
+from .database import BUSY_TIMEOUT_MS, Database, named
 from .event_log import DatabaseLog
 from .inbox import DatabaseInbox
 from .leases import DatabaseLeases
@@ -31,8 +31,7 @@ class DatabaseStore(
         super().__init__(database, appender)
 
     def bell(self) -> Bell:
-        database = self._database
-        return SqliteBell(database.url.database or "") if database.sqlite else PostgresBell(database.url, REACHED)
+        return bell_of(self._database)
 
     def close(self) -> None:
         self._database.close()

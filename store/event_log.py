@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -17,7 +17,7 @@ from .admission import admission, attached
 from .bells import ring
 from .chain import records
 from .database import Database
-from .listing import job_row, sound_head, wrong
+from .listing import job_row, sound_head, sound_rows
 from .offer import Offer, Tenancy, offer
 from .refusals import Refusal
 from .settle import Place, add
@@ -26,6 +26,7 @@ from .tables import jobs, refusals
 from .walk import FROM_HEAD
 
 ADMIT_TRIES = 3
+PAGE = 1000
 
 Appender = Callable[[list[Offer]], Durable]
 
@@ -107,8 +108,33 @@ class DatabaseLog:
     def rows(self) -> list[JobRow]:
         with self._database.lenient() as connection:
             found = connection.execute(select(jobs).order_by(jobs.c.id))
-            # One damaged row does not keep anyone from the others: the audit names it.
-            return [job_row(row) for row in found if not wrong(row)]
+            return list(sound_rows(found))
+
+    def pages(self, last: int | None = None) -> Iterator[list[JobRow]]:
+        """All jobs or the `last` newest, oldest first, a page at a time: each page is one read."""
+        after = self._before(last)
+        while True:
+            with self._database.lenient() as connection:
+                query = select(jobs).where(jobs.c.id > after).order_by(jobs.c.id).limit(PAGE)
+                found = connection.execute(query).all()
+            if not found:
+                return
+            yield list(sound_rows(found))
+            after = found[-1].id
+
+    def count(self) -> int:
+        """How many jobs there are."""
+        with self._database.single() as connection:
+            return connection.scalar(select(func.count()).select_from(jobs)) or 0
+
+    def _before(self, last: int | None) -> int:
+        """The id after which the `last` newest jobs come."""
+        if last is None:
+            return -1
+        with self._database.single() as connection:
+            query = select(jobs.c.id).order_by(jobs.c.id.desc()).offset(last - 1).limit(1)
+            first = connection.scalar(query)
+        return -1 if first is None else first - 1
 
     def refusals(self, job: str) -> list[Refusal]:
         """The recorded refusals of one job, oldest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from reprlib import repr as shortened
 from types import NoneType
 from typing import Any
@@ -24,7 +25,7 @@ def wrong(row: Any) -> str:
     """What is wrong with a row of `jobs` whatever its log says; empty where nothing is."""
     for name, types in _TYPES:
         value = getattr(row, name)
-        if type(value) not in types or (isinstance(value, str) and readable(value) != value):
+        if type(value) not in types or (isinstance(value, str) and not value.isascii() and readable(value) != value):
             return f"the job's row has {name} {shortened(value)}"
         if isinstance(value, int) and value < 0:
             return f"the job's row has {name} {value}"
@@ -50,6 +51,15 @@ def job_row(row: Any) -> JobRow:
         Head(row.sequence, row.chain), row.fence, row.owner, row.lease_until_ms, row.idempotency_key, row.created_ms,
         row.stalled, row.ended_ms, row.retain_ms, row.sealed_ms, row.erased_ms,
     )  # fmt: skip
+
+
+def sound_rows(rows: Iterable[Any]) -> Iterator[JobRow]:
+    """The listings of those rows that nothing is wrong with: one that is damaged keeps no one from the others."""
+    for row in rows:
+        try:
+            yield job_row(row)
+        except CorruptRecord:
+            continue  # the audit names it
 
 
 def sound_head(job: str, head: Head) -> Head:

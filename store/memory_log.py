@@ -156,6 +156,14 @@ class MemoryStore:
         with self._lock:
             return [job.row() for job in self._jobs.values()]
 
+    def pages(self, last: int | None = None) -> Iterator[list[JobRow]]:
+        rows = self.rows()
+        yield rows if last is None else rows[-last:]
+
+    def count(self) -> int:
+        with self._lock:
+            return len(self._jobs)
+
     def refusals(self, job: str) -> list[Refusal]:
         with self._lock:
             held = self._held(job)

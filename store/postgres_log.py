@@ -10,14 +10,15 @@ from sqlalchemy import select
 from ..fsm.ports import AppendResult, Durable, Outcome
 from .database import Database
 from .offer import JOBS_REMEMBERED, Offer
+from .postgres_server import SETTLED
 from .settle import settle
 from .tables import jobs
 
 # Offers come in the order of their jobs' ids, and each looks its job up by itself. What waits for several rows locks
 # them in this order, so that no two wait for each other; and no plan compares every offer with every job.
 TAKE = """
-WITH offered AS (
-    SELECT * FROM unnest(
+WITH {settled}offered AS {firm}(
+    SELECT offered.* FROM {beside}unnest(
         %(job_id)b::bigint[], %(sequence)b::bigint[], %(chain)b::bytea[], %(fence)b::bigint[],
         %(last)b::bigint[], %(key)b::bytea[], %(kept)b::bytea[], %(payload)b::bytea[],
         %(head)b::bytea[], %(status)b::text[], %(finish)b::text[], %(output)b::bigint[]
@@ -47,6 +48,12 @@ WITH offered AS (
 SELECT place, CASE WHEN finish IS NOT NULL THEN pg_notify('decodelog', '') END FROM held
 """
 
+# Behind a pooler nothing of a session holds from one transaction to the next: what it would set is set in here, and
+# comes first, since every offer is read beside it.
+TAKE_ALONE = TAKE.format(settled="", firm="", beside="")
+TAKE_POOLED = TAKE.format(
+    settled=f"settled AS MATERIALIZED ({SETTLED}), ", firm="MATERIALIZED ", beside="settled CROSS JOIN "
+)
 
 THERE = (Outcome.APPENDED, Outcome.DUPLICATE)
 
@@ -97,7 +104,7 @@ class PostgresAppender:
 
     def _take(self, offers: list[Offer], ids: dict[str, int]) -> set[int]:
         """Append the offers whose job is as they expect, one of each job at most; their places, from 1."""
-        parameters = {
+        parameters: dict[str, object] = {
             "job_id": [ids[offered.append.job] for offered in offers],
             "sequence": [offered.append.expected.sequence for offered in offers],
             "chain": [offered.append.expected.chain for offered in offers],
@@ -113,7 +120,13 @@ class PostgresAppender:
         }
         self._database.at("append.begin")
         with self._database.single() as connection:
-            taken = {place for place, _ in connection.exec_driver_sql(TAKE, parameters)}
+            self._database.keeps()
+            server = self._database.server
+            if server is not None and server.pooled:
+                parameters |= server.settings(local=True)
+                taken = {place for place, _ in connection.exec_driver_sql(TAKE_POOLED, parameters)}
+            else:
+                taken = {place for place, _ in connection.exec_driver_sql(TAKE_ALONE, parameters)}
         self._database.at("append.committed")
         return taken
 

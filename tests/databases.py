@@ -55,6 +55,15 @@ class Server:
             connection.execute(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY")
         return self.url
 
+    def restart(self, how: signal.Signals) -> None:
+        """End it by a signal, and start it again with its settings read anew."""
+        postmaster = self._running.get_postmaster_info().process
+        postmaster.send_signal(how)
+        postmaster.wait(30)
+        self._running.ensure_postgres_running()
+        self.admin.close()
+        self.admin = psycopg.connect(self._running.get_uri(), autocommit=True)
+
 
 @contextmanager
 def postgres(sync: bool = True) -> Iterator[Server]:
@@ -71,6 +80,7 @@ def postgres(sync: bool = True) -> Iterator[Server]:
         with psycopg.connect(running.get_uri(), autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET fsync = off")
             connection.execute("SELECT pg_reload_conf()")
+            connection.execute("ALTER ROLE CURRENT_USER SET decodelog.durable = 'no'")
     server = Server(running)
     try:
         yield server

@@ -34,8 +34,18 @@ as it is.
 GUIDANCE: Final = {
     # it may succeed later
     "database_unavailable": "Look whether the server runs and takes connections, whether the disk can be read, and "
-    "what the reason says; after a failover, where the URL leads to. Workers wait 60 s and then end: start them "
-    "again when it is back. A name, a password or a database that is wrong says this too.",
+    "what the reason says; after a failover, where the URL leads to. Workers wait 60 s and "
+    "then end: start them again when it is back. Where a server speaks another language "
+    "than English, a wrong name or password says this too.",
+    "database_read_only": "Look where the URL leads to: to a standby, or to a server to which a failover has not "
+    "come yet. `default_transaction_read_only` of the role or the database says this too. "
+    "Workers wait 60 s and then end.",
+    "database_exhausted": "Count connections (`pg_stat_activity`) and look at `max_connections`, the role's "
+    "CONNECTION LIMIT and the server's memory. A worker takes four; a pooler before the "
+    "server lets them share.",
+    "database_timeout": "Look at `statement_timeout`, `transaction_timeout`, "
+    "`idle_in_transaction_session_timeout` and `idle_session_timeout` of the role and the "
+    "database. A server that is overloaded runs into them too.",
     "database_full": "Make room on the disk of the database, its write-ahead log included. Workers go on by "
     "themselves within 60 s, later when they are started again.",
     "database_locked": "Find the process that holds it: for SQLite an open shell, a backup or a migration (`fuser "
@@ -60,6 +70,10 @@ GUIDANCE: Final = {
     "wrong_draw": "As `wrong_scores`.",
     "database_fault": "The tables are not what the schema says: `decodelog db check`, and the server's log. Somebody "
     "has changed them, or the database is damaged; restore a backup beside it and compare.",
+    "database_moved": "Something has removed, renamed or replaced the file or its write-ahead log: a cleanup,"
+    " a restore of a backup, a synchronised folder. Stop all that use it before anything is"
+    " put back. What was shown before is in the files that were taken away, as long as some"
+    " process still has them open (`lsof +L1`).",
     "misformed_append": "An error of the program: nothing was written. Report it.",
     "corrupt_record": "Stop what writes, copy the database as it is, and check disk and memory. `decodelog audit "
     "--all` names every damaged place; jobs that it does not name are sound. Restore a backup beside it; an export "
@@ -70,6 +84,19 @@ GUIDANCE: Final = {
     "schema_outdated": "The program is newer than the database: stop the workers, back up, `decodelog db upgrade`.",
     "schema_newer": "The program is older than the database: a host was left out when the others were upgraded.",
     "unsupported_database": "Correct `--db` or DECODELOG_DB.",
+    "folder_missing": "Make the folder, or correct `--db` or DECODELOG_DB; a disk may not be mounted.",
+    "file_read_only": "`ls -l` of the file and its folder, and `mount`. To read alone the right to read is "
+    "enough, unless a write-ahead log was left behind: then let somebody who may write open"
+    " it once (`decodelog jobs`).",
+    "database_denied": "`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES` and `USAGE ON ALL SEQUENCES` are "
+    "what a worker takes, SELECT what a reader does, and `GRANT CREATE ON SCHEMA` what "
+    "`decodelog db upgrade` does; or correct the user, the password, `pg_hba.conf`.",
+    "database_missing": "Correct the name in the URL, or `CREATE DATABASE`.",
+    "database_pooled": "The URL has `prepare_threshold`, and the pooler does not keep prepared statements: "
+    "leave it out, or lead the URL to the server itself.",
+    "database_not_durable": "`SHOW fsync` and `SHOW full_page_writes`, and turn them on. For a database whose "
+    "content may be lost, as in tests, declare that: `ALTER DATABASE NAME SET "
+    "decodelog.durable = 'no'`.",
     "unknown_wire_tag": "As `schema_newer`: a later release has written this log.",
     "unknown_model": "On a worker: jobs name models as they were submitted; a relative directory must exist there too.",
     "model_not_fetched": "Fetch it on each machine that has workers.",

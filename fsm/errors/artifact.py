@@ -12,7 +12,7 @@ class UnknownModel(Rejected):
     code = "unknown_model"
     says = (
         "{name!r} is neither a directory with a config.json nor one of {known}; "
-        "name a directory, or run `decodelog model fetch NAME` with one of those names"
+        "name a directory, or fetch one of those names"
     )
     name: str
     known: list[str]
@@ -21,14 +21,14 @@ class UnknownModel(Rejected):
 @dataclass(eq=False)
 class ModelNotFetched(Rejected):
     code = "model_not_fetched"
-    says = "the model {name} is not on this machine; run `decodelog model fetch {name}`"
+    says = "the model {name} is not on this machine; fetch it"
     name: str
 
 
 @dataclass(eq=False)
 class FetchFailed(Transient):
     code = "fetch_failed"
-    says = "fetching {name} failed: {reason}; run `decodelog model fetch {name}` again"
+    says = "fetching {name} failed: {reason}; fetch it again"
     name: str
     reason: str
 

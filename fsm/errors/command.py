@@ -25,7 +25,7 @@ class FamilyMeant(Rejected):
     family: str
     jobs: list[str]
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         count, first, last = len(self.jobs), self.jobs[0], self.jobs[-1]
         return f"{self.family} is a family of {count} jobs; name one of them, from {first} to {last}"
 
@@ -59,6 +59,6 @@ class ChildFailed(Transient):
     """A process that this one started ended by itself, and not well."""
 
     code = "child_failed"
-    says = "process {pid} ended before its work did ({reason}); run `decodelog doctor`, and try again"
+    says = "process {pid} ended before its work did ({reason}); see to what ended it, and try again"
     pid: int
     reason: str

@@ -10,14 +10,14 @@ from .problem import Defect, Rejected, Transient
 @dataclass(eq=False)
 class SchemaMissing(Rejected):
     code = "schema_missing"
-    says = "{database} holds no decodelog schema; run `decodelog db upgrade`"
+    says = "{database} holds no decodelog schema; make it with an upgrade, or name another database"
     database: str
 
 
 @dataclass(eq=False)
 class SchemaOutdated(Rejected):
     code = "schema_outdated"
-    says = "{database} has schema {found}, and this program needs {needed}; run `decodelog db upgrade`"
+    says = "{database} has schema {found}, and this program needs {needed}; upgrade the database"
     database: str
     found: str
     needed: str
@@ -30,7 +30,7 @@ class SchemaNewer(Rejected):
     code = "schema_newer"
     says = (
         "{database} has schema {found}, which is newer than {needed}, the last one this program knows; "
-        "install the decodelog that ran `decodelog db upgrade` on it"
+        "install the decodelog that upgraded it"
     )
     database: str
     found: str
@@ -46,9 +46,88 @@ class UnsupportedDatabase(Rejected):
 
 
 @dataclass(eq=False)
+class FolderMissing(Rejected):
+    """The folder that a SQLite file is to be in."""
+
+    code = "folder_missing"
+    says = "{database} cannot be opened: there is no folder {folder}; make it, or name another file"
+    database: str
+    folder: str
+
+
+@dataclass(eq=False)
+class FileReadOnly(Rejected):
+    """A SQLite file that this process may read and not write, by its rights or by the mount that it is on."""
+
+    code = "file_read_only"
+    says = (
+        "{database} can be read and not written here: {reason}; give this process the right to write to the file and "
+        "to its folder, on a disk that is mounted for writing"
+    )
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabaseDenied(Rejected):
+    """A login that is refused, or a right that it lacks (PostgreSQL's classes 28 and 42501); a file's rights."""
+
+    code = "database_denied"
+    says = "{database} does not permit it: {reason}; grant the right that is missing, or connect as who has it"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabaseMissing(Rejected):
+    """The PostgreSQL server answers, and has no database of that name."""
+
+    code = "database_missing"
+    says = "{database} is not there: {reason}; create it on the server, or name another one"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabasePooled(Rejected):
+    """A pooler gave a transaction another server connection than the one that has its prepared statements."""
+
+    code = "database_pooled"
+    says = (
+        "{database} is reached by way of a pooler that does not keep a session together: {reason}; leave "
+        "prepare_threshold out of the URL, or name the server itself"
+    )
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabaseNotDurable(Rejected):
+    """A crash of the server could take back what it has acknowledged, so nothing is written there."""
+
+    code = "database_not_durable"
+    says = (
+        "{database} can lose in a crash what it has acknowledged: {reason}; turn that on, or declare that its content "
+        "may be lost with ALTER DATABASE ... SET decodelog.durable = 'no'"
+    )
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
 class DatabaseUnavailable(Transient):
     code = "database_unavailable"
     says = "{database} does not answer: {reason}; see to it and try again: what it already took is not taken twice"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabaseReadOnly(Transient):
+    """A server that is not, or not yet, the one to write to: a standby, or during a failover."""
+
+    code = "database_read_only"
+    says = "{database} takes no writes: {reason}; lead the URL to the primary, or wait for the failover to end"
     database: str
     reason: str
 
@@ -64,9 +143,45 @@ class DatabaseFull(Transient):
 
 
 @dataclass(eq=False)
+class DatabaseExhausted(Transient):
+    """Connections, memory or another resource of the server are used up (PostgreSQL's class 53)."""
+
+    code = "database_exhausted"
+    says = "{database} has none left of what it takes: {reason}; run fewer processes on it, or raise the server's limit"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabaseTimeout(Transient):
+    """The server ended a statement, a transaction or a session by a limit of time that is set for it."""
+
+    code = "database_timeout"
+    says = (
+        "{database} ended what was under way by its own limit of time: {reason}; try again, and raise that limit for "
+        "this role where it comes back"
+    )
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
 class DatabaseLocked(Transient):
     code = "database_locked"
     says = "another process holds {database} ({reason}); nothing was changed: try again, or end that process"
+    database: str
+    reason: str
+
+
+@dataclass(eq=False)
+class DatabaseMoved(Defect):
+    """Whoever opens the database by its name finds other files than the ones that this process writes to."""
+
+    code = "database_moved"
+    says = (
+        "{database} is not the file any more that was opened: {reason}; nothing after that counts: find out what "
+        "removes or replaces it, and put it back or restore a backup"
+    )
     database: str
     reason: str
 
@@ -76,6 +191,6 @@ class DatabaseFault(Defect):
     """The database refused a statement that this program makes: its tables are not what the schema says."""
 
     code = "database_fault"
-    says = "{database} refused a statement: {reason}; run `decodelog db check`, and restore a backup if it fails"
+    says = "{database} refused a statement: {reason}; check its schema, and restore a backup if that is damaged"
     database: str
     reason: str

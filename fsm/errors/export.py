@@ -10,7 +10,7 @@ from .problem import Rejected
 @dataclass(eq=False)
 class NotAnExport(Rejected):
     code = "not_an_export"
-    says = "{path} cannot be read: {reason}; name a file that `decodelog export` or `decodelog snapshot` wrote"
+    says = "{path} cannot be read: {reason}; name a file that an export or a snapshot wrote"
     path: str
     reason: str
 

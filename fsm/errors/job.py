@@ -60,13 +60,13 @@ class UnknownJob(Rejected):
     """`candidates` are the nearest names, where somebody looked for them."""
 
     code = "unknown_job"
-    says = "there is no job {job}; `decodelog jobs` lists all"
+    says = "there is no job {job}; name one of those that there are"
     job: str
     candidates: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        nearest = f"the nearest are {', '.join(self.candidates)}, and " if self.candidates else ""
-        return f"there is no job {self.job}; {nearest}`decodelog jobs` lists all"
+    def words(self) -> str:
+        nearest = f"the nearest are {', '.join(self.candidates)}" if self.candidates else ""
+        return f"there is no job {self.job}; {nearest or 'name one of those that there are'}"
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class NoSuchStep(Rejected):
     step: int | None
     count: int
 
-    def __str__(self) -> str:
+    def words(self) -> str:
         if not self.count:
             return f"job {self.job} has no decision yet; wait for its first token"
         return f"job {self.job} has no decision {self.step}; name one from 0 to {self.count - 1}"

@@ -12,7 +12,7 @@ class JobNotEnded(Rejected):
     """What is for ended jobs only was asked of one that is live."""
 
     code = "job_not_ended"
-    says = "job {job} is {state} and has not ended; `decodelog cancel {job}` first, or wait for its end"
+    says = "job {job} is {state} and has not ended; cancel it first, or wait for its end"
     job: str
     state: str
 
@@ -24,7 +24,7 @@ class ContentErased(Rejected):
     code = "content_erased"
     says = (
         "the content of job {job} is erased, and nothing of it can be read, run or given again; "
-        "`decodelog jobs` still lists it, and `decodelog audit {job}` proves its chain"
+        "what is left is its row, and its chain, which an audit proves"
     )
     job: str
 
@@ -57,6 +57,6 @@ class SealRefused(Rejected):
     """The log is not sealed, and as it was; `reason` is the first thing that speaks against it."""
 
     code = "seal_refused"
-    says = "the log of job {job} is not sealed, and as it was: {reason}; see what `decodelog audit {job}` says"
+    says = "the log of job {job} is not sealed, and as it was: {reason}; see what an audit of it says"
     job: str
     reason: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..redaction import redacted, redacted_facts
+
 
 def _revive(kind: type[Problem], facts: dict[str, Any]) -> Problem:
     problem = kind.__new__(kind)
@@ -18,14 +20,18 @@ class Problem(Exception):
     says: ClassVar[str] = "something went wrong"
 
     def __str__(self) -> str:
+        return redacted(self.words())
+
+    def words(self) -> str:
+        """The message, with passwords that its attributes may hold; `str` leaves those out."""
         return self.says.format(**vars(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (type(self), dict(vars(self)))
 
     def facts(self) -> dict[str, Any]:
-        """The code, the message and the typed attributes, ready for JSON."""
-        return {"code": self.code, "message": str(self), **vars(self)}
+        """The code, the message and the typed attributes, ready for JSON and without passwords."""
+        return {"code": self.code, "message": str(self), **redacted_facts(vars(self))}
 
 
 class Rejected(Problem):

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from hashlib import sha256
 from dataclasses import replace
+from hashlib import sha256
 from json import loads
 from typing import Any
 from weakref import WeakKeyDictionary

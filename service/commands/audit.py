@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .. import terminal
+from ..advice import advised
 from ..database import opened
 from ..edge import FAILED, UNPROVEN
 from ..models import Models, home
@@ -89,7 +90,7 @@ def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report
                     raise ContentErased(job)
                 faults += reexecution_faults(store, models.load(row.model), job)
             except Problem as problem:
-                not_run.append(NotRun(job, problem.code, str(problem)))
+                not_run.append(NotRun(job, problem.code, advised(problem)))
             else:
                 if store.row(job).sealed_ms is not None:
                     in_part.append(NotRun(job, EvidenceSealed.code, "only bytes, text and end are kept to compare"))

@@ -2,38 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...fsm.errors import Terminal
+from ...fsm.errors import ConflictingFlags, Terminal
 from .. import terminal
 from ..database import opened
 from ..edge import FAILED
 from ..listing import listed
 from ..naming import find
+from ..table import Table
 from . import options
 from .run import say_missing, told
 
 if TYPE_CHECKING:
     from ...fsm.ports import JobRow
 
+LISTED = 1000
+
+Last = Annotated[
+    int | None,
+    typer.Option("--last", min=1, metavar="N", help="Only the N newest jobs.", show_default=False),
+]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, metavar="S", help="Seconds to wait for the job's owner.")]
 
 
-def jobs(db: options.Database = None, json: options.Json = False) -> None:
-    """List all jobs, oldest first."""
+def jobs(
+    last: Last = None, every: options.AllJobs = False, db: options.Database = None, json: options.Json = False
+) -> None:
+    """List the newest jobs, oldest first: the last 1000 in a table, all of them with --all or as JSON."""
+    if every and last is not None:
+        raise ConflictingFlags("--all and --last", "give one of them")
+    if last is None and not every and not json:
+        last = LISTED
     with opened(db) as store:
-        rows = store.rows()
-    if json:
-        terminal.write_json([listed(row) for row in rows])
-        return
-    columns = ("JOB", "STATE", "FINISH", "IN", "OUT", "CREATED", "MODEL")
-    terminal.write_table(
-        columns,
-        [(row.job, _state(row), row.finish, row.prompt, row.output, _when(row.created_ms), row.model) for row in rows],
-    )
+        if json:
+            _write_array([listed(row) for row in page] for page in store.pages(last))
+            return
+        table = Table(("JOB", "STATE", "FINISH", "IN", "OUT", "CREATED", "MODEL"), numbers=("IN", "OUT"))
+        shown = 0
+        for page in store.pages(last):
+            shown += len(page)
+            table.write(
+                [(row.job, _state(row), row.finish, row.prompt, row.output, _when(row.created_ms), row.model)
+                 for row in page]
+            )  # fmt: skip
+        if shown == last and (older := store.count() - shown) > 0:
+            terminal.say(f"{older} older jobs are not shown; --all shows them", style="dim")
+
+
+def _write_array(pages: Iterator[list[dict[str, Any]]]) -> None:
+    """One JSON array on one line, a page at a time."""
+    before = "["
+    for page in filter(None, pages):
+        terminal.write(before + terminal.json_line(page).strip()[1:-1])
+        before = ", "
+    terminal.write("[]\n" if before == "[" else "]\n")
 
 
 def show(job: options.JobOrFamily, db: options.Database = None, json: options.Json = False) -> None:

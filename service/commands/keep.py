@@ -9,6 +9,7 @@ import typer
 
 from ...fsm.errors import ContentErased, Problem, SealRefused
 from .. import terminal
+from ..advice import advised, advised_facts
 from ..database import opened
 from ..durations import milliseconds
 from ..edge import FAILED, report
@@ -139,9 +140,9 @@ class Told:
             self._end()
         elif isinstance(problem, Problem) and self._jobs:
             if self._json:
-                terminal.write_json(self._facts() | {"error": problem.facts()})
+                terminal.write_json(self._facts() | {"error": advised_facts(problem)})
             else:
-                report(problem.facts(), as_json=False)
+                report(advised_facts(problem), as_json=False)
                 terminal.say("what is told above is done; run the same command again for the rest")
             raise typer.Exit(FAILED) from problem
 
@@ -151,8 +152,8 @@ class Told:
 
         if isinstance(what, Refused):
             self._refused = True
-            self._jobs.append({"job": what.job, "refused": what.problem.facts()})
-            reason = what.problem.reason if isinstance(what.problem, SealRefused) else what.problem
+            self._jobs.append({"job": what.job, "refused": advised_facts(what.problem)})
+            reason = what.problem.reason if isinstance(what.problem, SealRefused) else advised(what.problem)
             words = f"{what.job} is not {PAST[what.what]}: {reason}"
         elif isinstance(what, Uncached):
             self._jobs.append({"job": what.job, "uncached": True})

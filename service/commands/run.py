@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...fsm.errors import ContentErased
+from ...fsm.errors import ContentErased, DatabaseMoved
+from ...fsm.redaction import redacted_url
 from .. import terminal
 from ..database import now_ms, opened
 from ..draft_flags import DraftFlags, takes_draft
@@ -121,7 +122,7 @@ def finish(
     try:
         with on_signals():
             _carry(store, models, found, json, form, snapshots)
-    except ContentErased:
+    except (ContentErased, DatabaseMoved):
         raise  # and nobody can go on with it
     except (Stopped, Exception) as end:
         newline = "\n" if sys.stdout.isatty() else ""
@@ -196,6 +197,6 @@ def say_missing(found: Found) -> None:
 
 
 def _resume_command(name: str, db: str | None, snapshots: Path | None) -> str:
-    options = {"--db": db, "--snapshots": snapshots}
+    options = {"--db": None if db is None else redacted_url(db), "--snapshots": snapshots}
     given = [f" {option} {shlex.quote(str(value))}" for option, value in options.items() if value]
     return f"decodelog resume {name}{''.join(given)}"

@@ -12,6 +12,7 @@ import typer
 
 from ...fsm.errors import LostTenure
 from .. import terminal
+from ..advice import advised
 from ..database import opened
 from ..edge import FAILED, INTERRUPTED, on_signals
 from ..listing import ended, line
@@ -100,4 +101,4 @@ class Watch:
     def hear(self, job: str, problem: Problem) -> None:
         # A job that another worker took over goes on there; nothing of it has failed.
         self.failed += not isinstance(problem, LostTenure)
-        terminal.say(f"job {job} is left to others: {problem}", style="yellow")
+        terminal.say(f"job {job} is left to others: {advised(problem)}", style="yellow")

@@ -17,10 +17,11 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg.sql import SQL, Identifier
-from sqlalchemy.engine import make_url
 
 from ...fsm.errors import DatabaseUnavailable
+from ...fsm.redaction import redacted_url
 from ...store import schema
+from ...store.names import LISTEN, PREPARE, parsed
 from ...store.tables import metadata
 from ..database import SQLITE_PREFIX
 from .signals import held_back
@@ -93,7 +94,12 @@ class PostgresGround:
         self.server = server
         self.own = server is not None
         schema.upgrade(url)
-        self._plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        self._plain = (
+            parsed(url)
+            .difference_update_query([LISTEN, PREPARE])
+            .set(drivername="postgresql")
+            .render_as_string(hide_password=False)
+        )
         self._connection = psycopg.connect(self._plain, autocommit=True)
         self._tables = [table.name for table in metadata.sorted_tables]
         self._kept: set[str] = set()
@@ -162,6 +168,7 @@ class OwnServer:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET fsync = off")
             connection.execute("SELECT pg_reload_conf()")
+            connection.execute("ALTER ROLE CURRENT_USER SET decodelog.durable = 'no'")
 
     def stop(self, how: signal.Signals) -> None:
         """End it, by SIGINT as `pg_ctl stop -m fast` does, or by SIGQUIT as in a crash, and wait for that."""
@@ -194,7 +201,7 @@ def own_database(server: str) -> Iterator[str]:
 
     Errors: DatabaseUnavailable.
     """
-    url = make_url(server).set(drivername="postgresql")
+    url = parsed(server).difference_update_query([LISTEN, PREPARE]).set(drivername="postgresql")
     name = f"decodelog_torture_{secrets.token_hex(4)}"
     admin = url.render_as_string(hide_password=False)
 
@@ -208,5 +215,5 @@ def own_database(server: str) -> Iterator[str]:
                 stack.callback(drop)  # before it is made: this process may be told to end while the server makes it
                 connection.execute(SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name)))
         except psycopg.Error as error:
-            raise DatabaseUnavailable(url.render_as_string(hide_password=True), " ".join(str(error).split())) from error
+            raise DatabaseUnavailable(redacted_url(server), " ".join(str(error).split())) from error
         yield url.set(database=name).render_as_string(hide_password=False)

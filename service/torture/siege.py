@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ...fsm.emission import Emission
-from ...fsm.errors import DatabaseFull, DatabaseLocked, DatabaseUnavailable, Problem
+from ...fsm.errors import DatabaseExhausted, DatabaseFull, DatabaseLocked, DatabaseUnavailable, Problem
 from ...fsm.points import Reached, unheard
 from ...fsm.rng import PHILOX, unit_draw
 from ...fsm.state import State
@@ -33,7 +33,7 @@ POLL_S = 0.01
 RESTART_S = 0.2  # as a supervisor waits
 BEGINS_MAX = 100
 LATE_S = 60.0
-AWAY = {error.__name__ for error in (DatabaseFull, DatabaseLocked, DatabaseUnavailable)}
+AWAY = {error.__name__ for error in (DatabaseExhausted, DatabaseFull, DatabaseLocked, DatabaseUnavailable)}
 """What a worker may end with, to be started again."""
 
 LONG: dict[str, Any] = {**SAMPLED, "max_new_tokens": TOKENS}

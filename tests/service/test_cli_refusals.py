@@ -171,7 +171,7 @@ def test_a_fault_of_the_program_itself_is_one_line_too(monkeypatch: pytest.Monke
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("decodelog.store.event_log.DatabaseLog.rows", broken)
+    monkeypatch.setattr("decodelog.store.event_log.DatabaseLog.pages", broken)
     told = decodelog("jobs", "--json", db=sqlite_url)
     assert (told.code, told.error["code"]) == (1, "unexpected")
     assert "ZeroDivisionError: a bug" in told.error["message"]
@@ -221,7 +221,7 @@ def test_a_locked_database_is_waited_for_and_then_refused(
 @pytest.mark.parametrize(
     ("url", "code"),
     [
-        ("sqlite:///FOLDER/missing/jobs.db", "schema_missing"),
+        ("sqlite:///FOLDER/missing/jobs.db", "folder_missing"),
         ("sqlite:///FOLDER", "unsupported_database"),
         ("sqlite:///FILE", "unsupported_database"),
         ("mysql://host/jobs", "unsupported_database"),

@@ -45,8 +45,8 @@ def test_a_machine_that_is_ready(sqlite_url: str) -> None:
 def test_a_server_that_does_not_wait_for_its_disk_is_a_warning(postgres_url: str) -> None:
     assert statuses(postgres_url)["database"] == "warn"
     lines = decodelog("doctor", db=postgres_url).stdout
-    assert "fsync off, synchronous_commit on" in lines
-    assert "turn syncs on" in lines
+    assert "fsync off, full_page_writes on, synchronous_commit on" in lines
+    assert "fsync is off: declared, so that it is used all the same" in lines
 
 
 def test_what_is_missing_is_a_warning_and_is_not_made(empty_sqlite_url: str, home: Path) -> None:

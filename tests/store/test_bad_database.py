@@ -14,7 +14,9 @@ from decodelog.fsm.errors import (
     DatabaseFault,
     DatabaseFull,
     DatabaseLocked,
+    DatabaseReadOnly,
     DatabaseUnavailable,
+    FolderMissing,
     Rejected,
     SchemaMissing,
     SchemaNewer,
@@ -131,9 +133,13 @@ def test_the_mode_of_a_file_is_changed_when_those_who_write_it_have_ended(sqlite
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_place_where_no_file_can_be_made_is_unavailable(tmp_path):
-    with pytest.raises(DatabaseUnavailable, match="unable to open database file"):
+def test_a_folder_that_is_missing_is_named(tmp_path):
+    with pytest.raises(FolderMissing, match="make it, or name another file") as problem:
         schema.upgrade(f"sqlite:///{tmp_path / 'missing' / 'decodelog.db'}")
+    assert problem.value.folder == str(tmp_path / "missing")
+    for ask in (open_store, schema.check, schema.current):
+        with pytest.raises(FolderMissing):
+            ask(f"sqlite:///{tmp_path / 'missing' / 'decodelog.db'}")
 
 
 @pytest.mark.contract("LOG-2")
@@ -221,7 +227,7 @@ def test_a_server_that_only_reads_is_away_and_not_broken(postgres_url, postgres_
     try:
         store.close()
         for attempt in (lambda: store.append([writer.step()]), lambda: store.release("worker")):
-            with pytest.raises(DatabaseUnavailable, match="read-only"):
+            with pytest.raises(DatabaseReadOnly, match="lead the URL to the primary"):
                 attempt()
     finally:
         postgres_server.admin.execute(f"ALTER DATABASE decodelog RESET {name}")
@@ -244,6 +250,6 @@ def test_tables_that_are_not_as_the_schema_says_are_a_defect(empty_url):
     with store._database.transaction() as connection:
         connection.execute(text("DROP TABLE refusals"))
     writer = admit(store)
-    with pytest.raises(DatabaseFault, match="run `decodelog db check`"):
+    with pytest.raises(DatabaseFault, match="check its schema"):
         store.append([writer.step(fence=3)])
     store.close()

@@ -11,7 +11,9 @@ import pytest
 from steps import admit, write
 
 from decodelog.fsm.ports import Command
+from decodelog.store.bells import SqliteBell
 from decodelog.store.engine import open_store
+from decodelog.store.sqlite_file import SqliteFile
 
 SOON_S, LONG_S = 0.05, 20.0
 
@@ -94,8 +96,6 @@ def test_a_lost_postgres_connection_is_made_again_and_rings_for_what_it_missed(p
         assert bell.wait(LONG_S)
 
 
-def test_a_file_that_cannot_be_asked_is_a_bell_that_does_not_ring(sqlite_url):
-    from decodelog.store.bells import SqliteBell
-
-    with closing(SqliteBell("/")) as bell:
+def test_a_file_that_cannot_be_asked_is_a_bell_that_does_not_ring():
+    with closing(SqliteBell(SqliteFile("/", "a folder"))) as bell:
         assert not bell.wait(SOON_S)

@@ -125,7 +125,7 @@ def test_processes_that_upgrade_at_once_all_find_it_done(empty_url):
 @pytest.mark.contract("LOG-6")
 def test_a_database_without_a_schema_says_how_to_get_one(empty_url):
     for ask in (schema.check, open_store):
-        with pytest.raises(SchemaMissing, match="run `decodelog db upgrade`"):
+        with pytest.raises(SchemaMissing, match="make it with an upgrade"):
             ask(empty_url)
     if empty_url.startswith("postgres"):
         assert schema.current(empty_url) is None
@@ -138,7 +138,7 @@ def test_an_older_schema_says_how_to_upgrade_it(database_url, monkeypatch):
     monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "9999"))
     monkeypatch.setattr(schema, "HEAD", "9999")
     for ask in (schema.check, open_store):
-        with pytest.raises(SchemaOutdated, match="run `decodelog db upgrade`") as problem:
+        with pytest.raises(SchemaOutdated, match="upgrade the database") as problem:
             ask(database_url)
         assert (problem.value.found, problem.value.needed) == (newest, "9999")
 

@@ -112,6 +112,17 @@ CHOICE_MAX: Final = 1023
 # Choices asked for at once are so many jobs, each with a copy of the sealed prompt; interfaces in use take 128.
 CHOICES_MAX: Final = 128
 
+# ---- the files of a model --------------------------------------------------------------------------------------
+
+# A configuration, an index of weights or a chat template: the largest in use has some hundreds of kilobytes.
+MODEL_JSON_BYTES_MAX: Final = 16 * 1024 * 1024
+# The largest tokenizer in use, of 262,144 tokens, has 33 megabytes.
+TOKENIZER_BYTES_MAX: Final = 128 * 1024 * 1024
+# Eight times the deepest decoder in use; each layer has a name and a place in every call's roster.
+LAYERS_MAX: Final = 1024
+# Any other size of a decoder (a width, heads, positions) is a 32-bit number in every framework.
+MODEL_COUNT_MAX: Final = 2**31 - 1
+
 # ---- running --------------------------------------------------------------------------------------------------
 
 # Every slot of a batch holds a full context of keys and values.

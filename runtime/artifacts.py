@@ -32,8 +32,9 @@ from ..fsm.errors import (
     UnwritableModels,
 )
 from .gguf import convert_gguf
-from .models.config import parse_config, read_json
+from .models.config import parse_config
 from .models.decoder import cache_abi, torch_dtype
+from .models.files import open_file, read_json
 from .models.weights import weight_files
 from .tokenizer import special_id, template_of
 
@@ -263,7 +264,8 @@ def _intact(directory: Path) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    """Of a regular file; a device would never end. Errors: BrokenArtifact."""
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -19,7 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ..fsm.errors import BrokenArtifact, NoChatTemplate, TemplateFailed, TextNotEncodable, UnsupportedModel
-from .models.config import read_json, read_text
+from ..fsm.limits import TOKENIZER_BYTES_MAX
+from .models.files import open_file, read_json, read_text
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's visible space
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -37,6 +38,7 @@ class TextInterface:
     def __init__(self, directory: Path, vocabulary_size: int) -> None:
         """Errors: BrokenArtifact, UnsupportedModel (a decoder whose bytes are not known exactly)."""
         path = directory / "tokenizer.json"
+        open_file(path, TOKENIZER_BYTES_MAX).close()
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception
@@ -129,7 +131,7 @@ def special_id(directory: Path, name: str) -> int | None:
     path = directory / "tokenizer.json"
     if content is None or not path.is_file():
         return None
-    added = read_json(path).get("added_tokens")
+    added = read_json(path, TOKENIZER_BYTES_MAX).get("added_tokens")
     for token in added if isinstance(added, list) else ():
         match token:  # another shape is for the tokenizer library to refuse
             case {"content": str(text), "id": int(index)} if text == content:

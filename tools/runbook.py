@@ -70,6 +70,8 @@ GUIDANCE: Final = {
     "unknown_model": "On a worker: jobs name models as they were submitted; a relative directory must exist there too.",
     "model_not_fetched": "Fetch it on each machine that has workers.",
     "unwritable_models": "Correct the permissions, or make room.",
+    "contradictory_model": "Fetch the model again, or ask whoever made it which of the two is meant. A head that was "
+    "trained apart from its embedding needs `tie_word_embeddings` set to false.",
     "broken_artifact": "Fetch the model again; where it comes back, look at the disk.",
     "not_admissible": "On a worker: its model, device or torch is not what the job binds. The job stays for a worker "
     "that is; keep one until such jobs are done, or cancel them.",

@@ -35,6 +35,7 @@ from .artifact import (
     UnwritableModels as UnwritableModels,
     BrokenArtifact as BrokenArtifact,
     UnsupportedModel as UnsupportedModel,
+    ContradictoryModel as ContradictoryModel,
     NoChatTemplate as NoChatTemplate,
     TemplateFailed as TemplateFailed,
     TextNotEncodable as TextNotEncodable,

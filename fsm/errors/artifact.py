@@ -59,6 +59,17 @@ class UnsupportedModel(Rejected):
 
 
 @dataclass(eq=False)
+class ContradictoryModel(Rejected):
+    """Two files of a checkpoint say different things of one model, and nobody knows which of them is right."""
+
+    code = "contradictory_model"
+    says = "{one} and {other} contradict each other: {reason}; correct one of them, or fetch the model again"
+    one: str
+    other: str
+    reason: str
+
+
+@dataclass(eq=False)
 class NoChatTemplate(Rejected):
     code = "no_chat_template"
     says = "the model {model} has no chat template; give a plain prompt instead of chat messages"

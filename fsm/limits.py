@@ -118,6 +118,10 @@ CHOICES_MAX: Final = 128
 MODEL_JSON_BYTES_MAX: Final = 16 * 1024 * 1024
 # The largest tokenizer in use, of 262,144 tokens, has 33 megabytes.
 TOKENIZER_BYTES_MAX: Final = 128 * 1024 * 1024
+# The longest chat template in use has some thirty thousand characters.
+TEMPLATE_CHARACTERS_MAX: Final = 256 * 1024
+# What a chat of a million characters costs several times over (see `runtime.sandbox`); done in a second or two.
+TEMPLATE_WORK_MAX: Final = 16 * TEXT_CHARACTERS_MAX
 # Eight times the deepest decoder in use; each layer has a name and a place in every call's roster.
 LAYERS_MAX: Final = 1024
 # Any other size of a decoder (a width, heads, positions) is a 32-bit number in every framework.

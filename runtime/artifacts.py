@@ -31,12 +31,13 @@ from ..fsm.errors import (
     UnsupportedModel,
     UnwritableModels,
 )
+from .chat import ChatTemplate, turn_end
 from .gguf import convert_gguf
 from .models.config import parse_config
 from .models.decoder import cache_abi, torch_dtype
 from .models.files import open_file, read_json
 from .models.weights import weight_files
-from .tokenizer import special_id, template_of
+from .tokenizer import added_tokens, special_names, template_of
 
 MANIFEST = "decodelog.json"
 
@@ -147,6 +148,13 @@ def load_facts(directory: Path, *, dtype: str = "float32", verify: bool = False)
         lines = "".join(f"{hashes[path.name]}  {path.name}\n" for path in weights)
         checkpoint = [hashlib.sha256(lines.encode()).hexdigest()]
     template = template_of(directory)
+    names, added = special_names(directory), added_tokens(directory)
+    own_end = added.get(names.get("eos_token", ""))
+    turn = None if template is None else turn_end(ChatTemplate(template, names), added)
+    ends = {
+        "eos_ids": tuple(dict.fromkeys((*_stated_ids(directory, raw, "eos"), *_given(own_end)))),
+        "turn_end_ids": _given(turn),
+    }
     return ArtifactFacts(
         release_id=_manifest(directory).get("release", f"checkpoint-{checkpoint[0][:16]}"),
         architecture="decoder_only",
@@ -156,11 +164,11 @@ def load_facts(directory: Path, *, dtype: str = "float32", verify: bool = False)
         template_sha256=None if template is None else hashlib.sha256(template.encode()).hexdigest(),
         vocabulary_size=config.vocabulary_size,
         context_tokens_max=config.context,
-        bos_id=_first(_ids(directory, raw, "bos")),
-        eos_ids=_ids(directory, raw, "eos"),
-        pad_id=_first(_ids(directory, raw, "pad")),
+        bos_id=_first((*_stated_ids(directory, raw, "bos"), *_given(added.get(names.get("bos_token", ""))))),
+        pad_id=_first((*_stated_ids(directory, raw, "pad"), *_given(added.get(names.get("pad_token", ""))))),
         cache_abi=str(cache_abi(config, torch_dtype(dtype))),
         weight_dtype=dtype,
+        **ends,
     )
 
 
@@ -281,8 +289,8 @@ def _sync(path: Path) -> None:
 # ---- special ids ---------------------------------------------------------------------------------------------------
 
 
-def _ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:
-    """The model's special ids of one kind: generation_config.json states them, else config.json, else the tokenizer."""
+def _stated_ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:
+    """The special ids of one kind that generation_config.json states, or else config.json."""
     path = directory / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
     for source in (generation, config):
@@ -292,8 +300,11 @@ def _ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:
             raise UnsupportedModel(f"{kind}_token_id", repr(value), "a token id or a list of them")
         if value is not None:
             return tuple(dict.fromkeys(ids))
-    named = special_id(directory, f"{kind}_token")
-    return () if named is None else (named,)
+    return ()
+
+
+def _given(token: int | None) -> tuple[int, ...]:
+    return () if token is None else (token,)
 
 
 def _first(ids: tuple[int, ...]) -> int | None:

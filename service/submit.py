@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..fsm.draft import Draft
 from ..fsm.envelope import Envelope, admit, first_difference
@@ -16,7 +17,9 @@ from ..fsm.ports import Store
 from ..fsm.seal import seal
 from ..fsm.transforms import Grammar
 from ..runtime.model import Model
-from .naming import check_key, choices_of
+from .naming import check_key, choices_of, family_of
+
+T = TypeVar("T")
 
 
 class Submitted(NamedTuple):
@@ -30,6 +33,13 @@ class Submitted(NamedTuple):
 def new_job_name(now_ms: int) -> str:
     """A name that sorts by time: 12 hexadecimal digits of milliseconds, then 10 random ones."""
     return f"{now_ms:012x}{secrets.token_hex(5)}"
+
+
+def named_ms(job: str) -> int | None:
+    """The time in a name that `new_job_name` has made; None of another one."""
+    family = family_of(job)
+    digits = family[:12]
+    return int(digits, 16) if len(family) == 22 and set(family) <= set("0123456789abcdef") else None
 
 
 def submit(
@@ -47,9 +57,30 @@ def submit(
     an IdempotencyConflict that names the first field that differs.
     """
     check_key(idempotency_key)
-    envelope = seal(draft, model.facts, model.runtime, model.text, fresh_seed(idempotency_key))
-    check_grammar(envelope, model)
-    return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key, retain_ms=retain_ms)
+
+    def admit_at(sealed_ms: int) -> Submitted:
+        envelope = seal(draft, model.facts, model.runtime, model.text, fresh_seed(idempotency_key), sealed_ms)
+        check_grammar(envelope, model)
+        return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key, retain_ms=retain_ms)
+
+    return on_its_own_date(admit_at, now_ms)
+
+
+def on_its_own_date(admit_at: Callable[[int], T], now_ms: int) -> T:
+    """Admit a request that is sealed at `now_ms`; where its key's job is another, once more at the time of that one.
+
+    A chat template may write the date into the prompt, and the same request of another day is to attach all the same.
+    """
+    try:
+        return admit_at(now_ms)
+    except IdempotencyConflict as conflict:
+        sealed_ms = named_ms(conflict.job)
+        if sealed_ms is None or not conflict.field.startswith("prompt."):
+            raise
+        try:
+            return admit_at(sealed_ms)
+        except IdempotencyConflict:
+            raise conflict from None
 
 
 def admit_job(

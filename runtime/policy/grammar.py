@@ -73,7 +73,7 @@ class Grammars:
 def grammars_of(model: Model) -> Grammars:
     """The grammars over a model's tokenizer, built once a model: that takes a tenth of a second and more."""
     if (grammars := _BUILT.get(model)) is None:
-        grammars = _BUILT[model] = Grammars(model.text.pieces, model.text.is_special, model.facts.eos_ids)
+        grammars = _BUILT[model] = Grammars(model.text.pieces, model.text.is_special, model.facts.end_ids)
     return grammars
 
 

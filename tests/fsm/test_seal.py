@@ -30,8 +30,11 @@ class ByteText:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return [*(self.bos if add_special_tokens else ()), *text.encode()]
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], *, now_ms: int | None = None, literal: bool = True
+    ) -> list[int]:
+        turns = "".join(f"<{message['role']}>{message['content']}" for message in messages)
+        return [*f"{turns}<assistant>{'' if now_ms is None else now_ms}{'' if literal else '!'}".encode()]
 
 
 def sealed(

@@ -26,6 +26,8 @@ SAFE_INTEGER_MAX: Final = 2**53 - 1
 
 # Names are keys in logs, tables and messages; 200 characters hold every hub and registry name in use.
 NAME_CHARACTERS_MAX: Final = 200
+# A model's name may be its folder's, and no path that a system takes is longer.
+MODEL_NAME_CHARACTERS_MAX: Final = 4096
 # A cache ABI spells out its geometry and key rotation, which may scale each of a hundred frequencies on its own.
 ABI_CHARACTERS_MAX: Final = 4096
 # A prompt or a message never needs more characters than a request has bytes.

@@ -25,6 +25,7 @@ from filelock import FileLock
 from ..fsm.artifact import ArtifactFacts
 from ..fsm.errors import (
     BrokenArtifact,
+    ContradictoryModel,
     FetchFailed,
     ModelNotFetched,
     UnknownModel,
@@ -151,6 +152,10 @@ def load_facts(directory: Path, *, dtype: str = "float32", verify: bool = False)
     names, added = special_names(directory), added_tokens(directory)
     own_end = added.get(names.get("eos_token", ""))
     turn = None if template is None else turn_end(ChatTemplate(template, names), added)
+    for token in (own_end, turn):
+        if token is not None and token >= config.vocabulary_size:
+            sizes = f"{directory}/config.json (vocab_size = {config.vocabulary_size})"
+            raise ContradictoryModel(sizes, f"{directory}/tokenizer.json", f"its end token has the id {token}")
     ends = {
         "eos_ids": tuple(dict.fromkeys((*_stated_ids(directory, raw, "eos"), *_given(own_end)))),
         "turn_end_ids": _given(turn),

@@ -64,6 +64,8 @@ class TextInterface:
         )
         alphabet = {piece[0] for piece in self.pieces if len(piece) == 1} if byte_level else range(0x100)
         self._absent = frozenset(range(0x100)).difference(alphabet)
+        ids = self._tokenizer.encode("a\r\nb", add_special_tokens=False).ids
+        self._keeps_returns = b"\r\n" in b"".join(self.pieces[index] for index in ids if index < vocabulary_size)
         source = template_of(directory)
         self._template = None if source is None else ChatTemplate(source, special_names(directory))
         self._added = {index: token.content for index, token in added.items()}
@@ -77,14 +79,19 @@ class TextInterface:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`. Special tokens written in the text are recognised either way.
 
+        Where the vocabulary cannot write CR LF, the line ends are LF: the same lines.
         add_special_tokens  also add what the tokenizer's own post-processor puts around every text (a BOS, say); many
                             tokenizers add nothing
         Errors: TextNotEncodable where the vocabulary lacks a byte of the text, which the library would drop silently.
         """
+        text = self._lines(text)
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         if not self._absent.isdisjoint(text.encode()):
             self._check_whole(text, ids)
         return ids
+
+    def _lines(self, text: str) -> str:
+        return text if self._keeps_returns else text.replace("\r\n", "\n")
 
     def _check_whole(self, text: str, ids: Sequence[int]) -> None:
         """An absent byte may still be inside an added token; where the bytes do not add up, it is lost."""
@@ -118,6 +125,7 @@ class TextInterface:
         Errors: NoChatTemplate, TemplateFailed, TextNotEncodable.
         """
         chat = marked(self._chat_template(), messages, now_ms, self._control if literal else {})
+        chat = chat._replace(text=self._lines(chat.text))
         if chat.mark not in chat.text:
             return self.encode(chat.text, add_special_tokens=False)
         ids = self._encode_marked(chat)

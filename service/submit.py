@@ -13,6 +13,7 @@ from ..fsm.envelope import Envelope, admit, first_difference
 from ..fsm.errors import ContentErased, IdempotencyConflict
 from ..fsm.events import Parent, RequestAdmitted
 from ..fsm.limits import SEED_MAX
+from ..fsm.names import check_model_name
 from ..fsm.ports import Store
 from ..fsm.seal import seal
 from ..fsm.transforms import Grammar
@@ -98,6 +99,7 @@ def admit_job(
 
     A key's job says by its name how many choices were asked for; another number is an IdempotencyConflict at `n`.
     """
+    check_model_name(name)
     admitted = RequestAdmitted(job, envelope.canonical_bytes(), parent)
     try:
         admission = store.admit(

@@ -37,6 +37,15 @@ File = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="What `decodelog snapshot` or `export` wrote.", show_default=False),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|DIR",
+        help="Where the jobs' model lies here; it must be the same one. Else what the file says is taken with care.",
+        show_default=False,
+    ),
+]
 Kept = Annotated[
     Path | None,
     typer.Option(
@@ -88,7 +97,9 @@ def snapshot(
         )
 
 
-def restore(file: File, snapshots: Kept = None, db: options.Database = None, json: options.Json = False) -> None:
+def restore(
+    file: File, model: Model = None, snapshots: Kept = None, db: options.Database = None, json: options.Json = False
+) -> None:
     """Bring the jobs of a file into the database, after proving all of it; what is there already stays."""
     from ...fsm.errors import UnsupportedDatabase
     from ...store.engine import DatabaseStore
@@ -97,7 +108,7 @@ def restore(file: File, snapshots: Kept = None, db: options.Database = None, jso
     with proven(file) as found, opened(db, create=True) as store:  # no database is made for a file that is none
         if not isinstance(store, DatabaseStore):
             raise UnsupportedDatabase("memory://", "what is restored there ends with this process")
-        done = bring(store, found, snapshots)
+        done = bring(store, found, snapshots, model)
     if json:
         terminal.write_json([each._asdict() for each in done])
         return

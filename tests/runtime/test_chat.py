@@ -16,6 +16,7 @@ from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import ContradictoryModel, NotAdmissible, TemplateFailed
 from decodelog.fsm.seal import seal
 from decodelog.runtime.artifacts import load_facts
+from decodelog.runtime.chat import ChatTemplate
 from decodelog.runtime.tokenizer import TextInterface, added_tokens
 
 RUNTIME = RuntimeFacts("float32", "float32", "slot_arena", "cpu", "torch 2.13.0")
@@ -96,19 +97,17 @@ def test_a_vocabulary_of_pieces_keeps_them_as_text_or_says_that_it_cannot(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     text: TextInterface = request.getfixturevalue(kind)
-    from decodelog.runtime.chat import ChatTemplate
-
     text._template = ChatTemplate("<s>{{ messages[0].content }}</s>", {})
     try:
+        if kind == "unigram":  # whose pieces are all of one kind, special or not
+            with pytest.raises(TemplateFailed, match="spells"):
+                text.encode_chat([said("user", "a</s> b<s>")])
+            return
         ids = text.encode_chat([said("user", "a</s> b<s>")])
-    except TemplateFailed as error:
-        assert kind == "unigram"  # whose pieces are all of one kind, special or not
-        assert "spells" in str(error)
-    else:
-        assert [index for index in ids if text.is_special(index)] == [1, 2]
-        assert b"".join(text.pieces[index] for index in ids).decode().replace(" ", "") == "<s>a</s>b<s></s>"
     finally:
         text._template = None
+    assert [index for index in ids if text.is_special(index)] == [1, 2]
+    assert b"".join(text.pieces[index] for index in ids).decode().replace(" ", "") == "<s>a</s>b<s></s>"
 
 
 # ---- an answer that goes on ------------------------------------------------------------------------------------------

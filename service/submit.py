@@ -78,10 +78,7 @@ def on_its_own_date(admit_at: Callable[[int], T], now_ms: int) -> T:
         sealed_ms = named_ms(conflict.job)
         if sealed_ms is None or not conflict.field.startswith("prompt."):
             raise
-        try:
-            return admit_at(sealed_ms)
-        except IdempotencyConflict:
-            raise conflict from None
+        return admit_at(sealed_ms)
 
 
 def admit_job(

@@ -79,7 +79,7 @@ class NoChatTemplate(Rejected):
 @dataclass(eq=False)
 class TemplateFailed(Rejected):
     code = "template_failed"
-    says = "the model's chat template refuses these messages: {reason}; change the messages"
+    says = "the model's chat template refuses these messages: {reason}; change them, or give a plain prompt"
     reason: str
 
 

@@ -68,7 +68,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.left = TEMPLATE_WORK_MAX
         self._sizes: dict[int, tuple[Any, int]] = {}
         self.filters = {name: counted(name, self.filters[name]) for name in FILTERS} | {"tojson": self._to_json}
-        self.tests = {name: counted("", test) for name, test in self.tests.items()}
+        tests: dict[str, Any] = self.tests
+        self.tests = {name: counted("", test) for name, test in tests.items()}
         del self.globals["lipsum"]
         self.globals["raise_exception"] = _refuse
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -154,13 +154,14 @@ def _possible(row: JobRow) -> None:
             raise BrokenSnapshot(row.job, f"its {name} is {value}")
     if row.retain_ms is not None and not 0 <= row.retain_ms <= RETAIN_MS_MAX:
         raise BrokenSnapshot(row.job, f"its retain_ms is {row.retain_ms}")
-    for what, check, value in (
-        ("idempotency key", check_key, row.idempotency_key),
-        ("name", check_job_name, row.job),
-        ("model", check_model_name, row.model),
-    ):
+    checks: dict[str, Callable[[], None]] = {
+        "idempotency key": lambda: check_key(row.idempotency_key),
+        "name": lambda: check_job_name(row.job),
+        "model": lambda: check_model_name(row.model),
+    }
+    for what, check in checks.items():
         try:
-            check(value)  # type: ignore[arg-type]
+            check()
         except Problem as problem:
             raise BrokenSnapshot(row.job[:NAME_CHARACTERS_MAX], f"its {what} is none: {problem}") from problem
 

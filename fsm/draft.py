@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from . import limits
@@ -17,6 +17,7 @@ from .envelope import (
     Alignment,
     Compatibility,
     ConsumerPolicy,
+    EosIds,
     FinalCache,
     RngAlgorithm,
     StopIds,
@@ -25,7 +26,7 @@ from .envelope import (
 )
 from .errors import SchemaViolation
 from .schema import JSON_LIST, Plane, TokenId, text_within_bytes, typed, violation
-from .strict_json import kind_of, parse
+from .strict_json import check_value, kind_of, parse
 from .transforms import Biases, Forced, Probability, Shift, TokenIds
 
 UNTIL_CONTEXT: Final = "until_context"
@@ -50,11 +51,32 @@ def _budget(value: Any) -> Any:
 TokenBudget = Annotated[int | Literal["until_context"], BeforeValidator(_budget)]
 
 
+def _joined(value: Any) -> Any:
+    """The text of a list of text parts, with nothing between them; another value as it is."""
+    if type(value) is not list:
+        return value
+    for index, part in enumerate(value):
+        if type(part) is not dict or part.keys() != {"type", "text"} or type(part["text"]) is not str:
+            found = part.get("type") if type(part) is dict else part
+            reason = f'part {index} is not {{"type": "text", "text": ...}}, and only text is taken; it is {found!r:.60}'
+            raise PydanticCustomError("rule", "{reason}", {"reason": reason})
+        if part["type"] != "text":
+            reason = f"part {index} is of type {part['type']!r:.60}, and only text is taken"
+            raise PydanticCustomError("rule", "{reason}", {"reason": reason})
+    return "".join(part["text"] for part in value)
+
+
+def _strict(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema that JSON can write: a program's objects may hold what no JSON text does."""
+    check_value(schema, ("json_schema",))
+    return schema
+
+
 class Message(Plane):
-    """One turn of a chat, as its template takes it."""
+    """One turn of a chat, as its template takes it. `content` may be a list of text parts, which are joined."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: Annotated[str, TextForm.VERBATIM, Field(max_length=limits.TEXT_CHARACTERS_MAX)]
+    content: Annotated[str, TextForm.VERBATIM, BeforeValidator(_joined), Field(max_length=limits.TEXT_CHARACTERS_MAX)]
 
 
 class Markers(Plane):
@@ -71,6 +93,9 @@ STRUCTURES: Final = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on
 class Draft(Plane):
     """A request as people write it: exactly one of `prompt`, `messages` and `token_ids`, and flags.
 
+    messages           a chat; where the last message is the assistant's own, the output goes on from it
+    trust_messages     control tokens that a user's or a tool's message spells are control tokens. Not given: they are
+                       text like any other; the caller's own words, in system and assistant messages, may spell them
     max_new_tokens     a count; 0 makes no output (see zero_token_choice); "until_context" has no bound but the context
     zero_token_choice  only with max_new_tokens 0; not given: no_call, or prefill_only where the prompt is to be scored
     min_new_tokens     tokens before which no end token, stop id or stop string ends the output
@@ -86,6 +111,8 @@ class Draft(Plane):
     logit_bias, allowed_token_ids, banned_token_ids, forced_tokens      not given: none
     seed               not given: where the policy samples, a fresh one, or the one that follows from an idempotency
                        key; else 0
+    eos_token_ids      of the model's end tokens those that end this output; not given: all of them, and in a chat also
+                       the end of a turn as the template writes it
     choice             which of several answers to one request this is; each has its own noise
     n                  how many answers: choices 0 to n-1, each an envelope and a job of its own. n is in no envelope,
                        so a choice is the same whether it is asked for alone or with others. Above 1: the policy samples
@@ -120,6 +147,7 @@ class Draft(Plane):
         ]
         | None
     ) = None
+    trust_messages: bool = False
     max_new_tokens: TokenBudget = NEW_TOKENS_DEFAULT
     zero_token_choice: ZeroTokenChoice | None = None
     min_new_tokens: Annotated[int, Field(ge=0, le=limits.NEW_TOKENS_MAX)] = 0
@@ -148,9 +176,10 @@ class Draft(Plane):
     stop_on_tool_calls: Annotated[
         tuple[Markers, ...], JSON_LIST, ListOrder.ORDERED, Field(max_length=limits.DETECTORS_MAX - 1)
     ] = ()
-    json_schema: dict[str, Any] | None = None
+    json_schema: Annotated[dict[str, Any], AfterValidator(_strict)] | None = None
     regex: GrammarSource | None = None
     grammar: GrammarSource | None = None
+    eos_token_ids: Annotated[EosIds, Field(min_length=1)] | None = None
     ignore_eos: bool = False
     deadline_ms: Annotated[int, Field(ge=1, le=limits.DEADLINE_MS_MAX)] | None = None
     include_stop: bool = False
@@ -173,6 +202,10 @@ class Draft(Plane):
         structures = [name for name in STRUCTURES if getattr(self, name) not in (None, False, ())]
         if len(structures) > 1 and structures != ["stop_on_json", "stop_on_tool_calls"]:
             raise violation(structures[1], f"{structures[0]} is given too; one of them ends the output")
+        if self.trust_messages and self.messages is None:
+            raise violation("trust_messages", "it is about messages, and none are given")
+        if self.eos_token_ids is not None and self.ignore_eos:
+            raise violation("ignore_eos", "eos_token_ids is given too; give one of them")
         if self.zero_token_choice is not None and self.max_new_tokens != 0:
             raise violation("zero_token_choice", "it is a choice only where max_new_tokens is 0")
         if self.max_new_tokens != UNTIL_CONTEXT and self.min_new_tokens > self.max_new_tokens:

@@ -26,6 +26,8 @@ SAFE_INTEGER_MAX: Final = 2**53 - 1
 
 # Names are keys in logs, tables and messages; 200 characters hold every hub and registry name in use.
 NAME_CHARACTERS_MAX: Final = 200
+# A model's name may be its folder's, and no path that a system takes is longer.
+MODEL_NAME_CHARACTERS_MAX: Final = 4096
 # A cache ABI spells out its geometry and key rotation, which may scale each of a hundred frequencies on its own.
 ABI_CHARACTERS_MAX: Final = 4096
 # A prompt or a message never needs more characters than a request has bytes.
@@ -133,6 +135,21 @@ COUNTER_WORD_MAX: Final = 2**32 - 1
 CHOICE_MAX: Final = 1023
 # Choices asked for at once are so many jobs, each with a copy of the sealed prompt; interfaces in use take 128.
 CHOICES_MAX: Final = 128
+
+# ---- the files of a model --------------------------------------------------------------------------------------
+
+# A configuration, an index of weights or a chat template: the largest in use has some hundreds of kilobytes.
+MODEL_JSON_BYTES_MAX: Final = 16 * 1024 * 1024
+# The largest tokenizer in use, of 262,144 tokens, has 33 megabytes.
+TOKENIZER_BYTES_MAX: Final = 128 * 1024 * 1024
+# The longest chat template in use has some thirty thousand characters.
+TEMPLATE_CHARACTERS_MAX: Final = 256 * 1024
+# What a chat of a million characters costs several times over (see `runtime.sandbox`); done in a second or two.
+TEMPLATE_WORK_MAX: Final = 16 * TEXT_CHARACTERS_MAX
+# Eight times the deepest decoder in use; each layer has a name and a place in every call's roster.
+LAYERS_MAX: Final = 1024
+# Any other size of a decoder (a width, heads, positions) is a 32-bit number in every framework.
+MODEL_COUNT_MAX: Final = 2**31 - 1
 
 # ---- running --------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,17 @@ class TextPort(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text; with special tokens, also those that the tokenizer puts around every text."""
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt of a chat, with the opening of the answer; TemplateFailed where the template refuses it."""
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], *, now_ms: int | None = None, literal: bool = True
+    ) -> list[int]:
+        """Token ids of a chat, by its template, with the opening of the answer; where the last message is the
+        assistant's own, up to the end of that one, which is to go on.
+
+        messages  `role` and `content` of each
+        now_ms    ms since 1970, of the date that a template may ask for; None: it may not
+        literal   control tokens that a user's or a tool's message spells are the text that they are
+        Errors: TemplateFailed where the template refuses it.
+        """
 
 
 def seal(
@@ -34,10 +43,12 @@ def seal(
     runtime: RuntimeFacts,
     text: TextPort,
     fresh_seed: int,
+    now_ms: int | None = None,
 ) -> Envelope:
     """The envelope of a draft for this artifact and process, checked by `admission.check`.
 
     fresh_seed: in [0, SEED_MAX]; used only where the draft gives none and its policy samples.
+    now_ms: ms since 1970, of the date that a chat template may write; None: a template that asks for it is refused.
     Deterministic in its arguments. Raises SchemaViolation, LimitExceeded or NotAdmissible.
     """
     if draft.n > 1:
@@ -45,12 +56,12 @@ def seal(
     context = min(facts.context_tokens_max, CONTEXT_TOKENS_MAX)
     policy = _policy(draft)
     policy["transforms"][:0] = _grammar(draft)
-    ids, source = _prompt(draft, facts, text)
+    ids, source = _prompt(draft, facts, text, now_ms)
     envelope = admitted(
         {
             "schema": SCHEMA_NAME,
             "artifact": _artifact(facts),
-            "text_interface": _text_interface(facts),
+            "text_interface": _text_interface(draft, facts),
             "prompt": {
                 "token_ids": ids,
                 "attention_mask": [1] * len(ids),
@@ -74,7 +85,7 @@ def seal(
     return envelope
 
 
-def _prompt(draft: Draft, facts: ArtifactFacts, text: TextPort) -> tuple[list[int], str]:
+def _prompt(draft: Draft, facts: ArtifactFacts, text: TextPort, now_ms: int | None) -> tuple[list[int], str]:
     """The prompt's ids, and what they were made from."""
     if draft.token_ids is not None:
         return list(draft.token_ids), "tokens"
@@ -82,8 +93,7 @@ def _prompt(draft: Draft, facts: ArtifactFacts, text: TextPort) -> tuple[list[in
         if not facts.has_chat_template:
             raise SchemaViolation(path="messages", reason="this model has no chat template; give prompt or token_ids")
         messages = [{"role": message.role, "content": message.content} for message in draft.messages]
-        # The template writes the special tokens itself; the tokenizer's own would double them.
-        return text.encode(text.apply_chat_template(messages), add_special_tokens=False), "chat"
+        return text.encode_chat(messages, now_ms=now_ms, literal=not draft.trust_messages), "chat"
     return text.encode(draft.prompt or "", add_special_tokens=True), "text"
 
 
@@ -98,15 +108,20 @@ def _artifact(facts: ArtifactFacts) -> dict[str, Any]:
     }
 
 
-def _text_interface(facts: ArtifactFacts) -> dict[str, Any]:
+def _text_interface(draft: Draft, facts: ArtifactFacts) -> dict[str, Any]:
     return {
         "tokenizer_sha256": facts.tokenizer_sha256,
         "template_sha256": facts.template_sha256,
         "bos_id": facts.bos_id,
-        "eos_ids": facts.eos_ids,
+        "eos_ids": _declared_ends(draft, facts),
         "pad_id": facts.pad_id,
         "vocabulary_size": facts.vocabulary_size,
     }
+
+
+def _declared_ends(draft: Draft, facts: ArtifactFacts) -> tuple[int, ...]:
+    """What ends an output of this model; the end of a turn does only where there are turns."""
+    return facts.eos_ids if draft.messages is None else facts.end_ids
 
 
 def _policy(draft: Draft) -> dict[str, Any]:
@@ -206,7 +221,7 @@ def _termination(draft: Draft, facts: ArtifactFacts, context: int) -> dict[str, 
         "min_new_tokens": draft.min_new_tokens,
         "stop_strings": draft.stop,
         "stop_token_ids": draft.stop_token_ids,
-        "eos_ids": facts.eos_ids,
+        "eos_ids": _declared_ends(draft, facts) if draft.eos_token_ids is None else draft.eos_token_ids,
         "ignore_eos": draft.ignore_eos,
         "deadline_ms": draft.deadline_ms,
         "finish_order": [reason.value for reason in DEFAULT_ORDER],

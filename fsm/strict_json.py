@@ -49,6 +49,32 @@ def parse(raw: bytes) -> Any:
     return value
 
 
+def check_value(value: Any, path: tuple[str | int, ...]) -> None:
+    """Hold a value that no parser has made to what `parse` gives: dicts by text, lists, texts, finite and safe numbers.
+
+    path  where it stands. Raises LimitExceeded (depth, fields), SchemaViolation (with the path).
+    """
+    if len(path) > NESTING_DEPTH_MAX:
+        raise LimitExceeded(limit="nesting_depth", value=len(path), maximum=NESTING_DEPTH_MAX)
+    if isinstance(value, dict):
+        if len(value) > OBJECT_FIELDS_MAX:
+            raise LimitExceeded(limit="object_fields", value=len(value), maximum=OBJECT_FIELDS_MAX)
+        for key, item in value.items():
+            if type(key) is not str:
+                raise SchemaViolation(
+                    path=path_text(path), reason=f"the key {str(key)[:_KEY_CHARACTERS_SHOWN]} is no text"
+                )
+            _check_text(key, (*path, key))
+            check_value(item, (*path, key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            check_value(item, (*path, index))
+    elif value is None or type(value) in (bool, int, float, str):
+        _check_values(value, path, {})
+    else:
+        raise SchemaViolation(path=path_text(path), reason=f"JSON has no {type(value).__name__}")
+
+
 def path_text(path: tuple[str | int, ...]) -> str:
     """`("prompt", "token_ids", 3)` as `prompt.token_ids[3]`; the root is `request`. A long key is cut for display."""
     text = ""

@@ -166,6 +166,7 @@ class Transcript:
         matched_stop         the stop string that ended the output, or the id of the token that did; None where none did
         token_ids, tokens    the output tokens that the text has, by the request's alignment (see `emission`)
         usage                counts of committed tokens, in all modes
+        eos_ids              the model's end tokens that end this output, as they are sealed in the request
         prompt               what the request asks to see of its prompt's tokens
         visible, trimmed     in span alignment, after the end: which part of the output is text, and which was cut off
         structure_complete   where structure was asked for: whether the text is one whole structure
@@ -188,6 +189,7 @@ class Transcript:
             "token_ids": [token.token for token in tokens],
             "tokens": [plain_token(token, size) for token in tokens],
             "usage": usage_of(state),
+            "eos_ids": sorted(state.spec.eos_ids),
         }
         if self.parent is not None:
             result["parent"] = self.parent._asdict()

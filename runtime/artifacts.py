@@ -25,17 +25,20 @@ from filelock import FileLock
 from ..fsm.artifact import ArtifactFacts
 from ..fsm.errors import (
     BrokenArtifact,
+    ContradictoryModel,
     FetchFailed,
     ModelNotFetched,
     UnknownModel,
     UnsupportedModel,
     UnwritableModels,
 )
+from .chat import ChatTemplate, turn_end
 from .gguf import convert_gguf
-from .models.config import parse_config, read_json
+from .models.config import parse_config
 from .models.decoder import cache_abi, torch_dtype
+from .models.files import open_file, read_json
 from .models.weights import weight_files
-from .tokenizer import special_id, template_of
+from .tokenizer import added_tokens, special_names, template_of
 
 MANIFEST = "decodelog.json"
 
@@ -146,6 +149,17 @@ def load_facts(directory: Path, *, dtype: str = "float32", verify: bool = False)
         lines = "".join(f"{hashes[path.name]}  {path.name}\n" for path in weights)
         checkpoint = [hashlib.sha256(lines.encode()).hexdigest()]
     template = template_of(directory)
+    names, added = special_names(directory), added_tokens(directory)
+    own_end = added.get(names.get("eos_token", ""))
+    turn = None if template is None else turn_end(ChatTemplate(template, names), added)
+    for token in (own_end, turn):
+        if token is not None and token >= config.vocabulary_size:
+            sizes = f"{directory}/config.json (vocab_size = {config.vocabulary_size})"
+            raise ContradictoryModel(sizes, f"{directory}/tokenizer.json", f"its end token has the id {token}")
+    ends = {
+        "eos_ids": _inside(directory, raw, "eos", config.vocabulary_size, own_end),
+        "turn_end_ids": _given(turn),
+    }
     return ArtifactFacts(
         release_id=_manifest(directory).get("release", f"checkpoint-{checkpoint[0][:16]}"),
         architecture="decoder_only",
@@ -155,11 +169,11 @@ def load_facts(directory: Path, *, dtype: str = "float32", verify: bool = False)
         template_sha256=None if template is None else hashlib.sha256(template.encode()).hexdigest(),
         vocabulary_size=config.vocabulary_size,
         context_tokens_max=config.context,
-        bos_id=_first(_ids(directory, raw, "bos", config.vocabulary_size)),
-        eos_ids=_ids(directory, raw, "eos", config.vocabulary_size),
-        pad_id=_first(_ids(directory, raw, "pad", config.vocabulary_size)),
+        bos_id=_first(_inside(directory, raw, "bos", config.vocabulary_size, added.get(names.get("bos_token", "")))),
+        pad_id=_first(_inside(directory, raw, "pad", config.vocabulary_size, added.get(names.get("pad_token", "")))),
         cache_abi=str(cache_abi(config, torch_dtype(dtype))),
         weight_dtype=dtype,
+        **ends,
     )
 
 
@@ -263,7 +277,8 @@ def _intact(directory: Path) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    """Of a regular file; a device would never end. Errors: BrokenArtifact."""
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -279,9 +294,9 @@ def _sync(path: Path) -> None:
 # ---- special ids ---------------------------------------------------------------------------------------------------
 
 
-def _ids(directory: Path, config: dict[str, Any], kind: str, size: int) -> tuple[int, ...]:
-    """The model's special ids of one kind, as its files state them. Errors: BrokenArtifact for one beyond `size`."""
-    ids = _stated_ids(directory, config, kind)
+def _inside(directory: Path, config: dict[str, Any], kind: str, size: int, own: int | None) -> tuple[int, ...]:
+    """The stated special ids of one kind, then the tokenizer's own. Errors: BrokenArtifact for one beyond `size`."""
+    ids = tuple(dict.fromkeys((*_stated_ids(directory, config, kind), *_given(own))))
     if outside := [each for each in ids if not 0 <= each < size]:
         reason = f"its {kind}_token_id is {outside[0]}, and its vocabulary has the ids from 0 to {size - 1}"
         raise BrokenArtifact(str(directory), reason)
@@ -289,7 +304,7 @@ def _ids(directory: Path, config: dict[str, Any], kind: str, size: int) -> tuple
 
 
 def _stated_ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:
-    """generation_config.json states them, else config.json, else the tokenizer."""
+    """The special ids of one kind that generation_config.json states, or else config.json."""
     path = directory / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
     for source in (generation, config):
@@ -299,8 +314,11 @@ def _stated_ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int
             raise UnsupportedModel(f"{kind}_token_id", repr(value), "a token id or a list of them")
         if value is not None:
             return tuple(dict.fromkeys(ids))
-    named = special_id(directory, f"{kind}_token")
-    return () if named is None else (named,)
+    return ()
+
+
+def _given(token: int | None) -> tuple[int, ...]:
+    return () if token is None else (token,)
 
 
 def _first(ids: tuple[int, ...]) -> int | None:

@@ -10,19 +10,24 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from ..fsm.errors import BrokenArtifact, NoChatTemplate, TemplateFailed, TextNotEncodable, UnsupportedModel
-from ..fsm.limits import VOCABULARY_SIZE_MAX
+from ..fsm.errors import (
+    BrokenArtifact,
+    LimitExceeded,
+    NoChatTemplate,
+    TemplateFailed,
+    TextNotEncodable,
+    UnsupportedModel,
+)
+from ..fsm.limits import TEMPLATE_CHARACTERS_MAX, TOKENIZER_BYTES_MAX, VOCABULARY_SIZE_MAX
+from .chat import ChatTemplate, Marked, marked
 from .faults import is_fault, told
-from .models.config import read_json, read_text
+from .models.files import open_file, read_json, read_text
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's visible space
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -40,6 +45,7 @@ class TextInterface:
     def __init__(self, directory: Path, vocabulary_size: int) -> None:
         """Errors: BrokenArtifact, UnsupportedModel (a decoder whose bytes are not known exactly)."""
         self._path = path = directory / "tokenizer.json"
+        open_file(path, TOKENIZER_BYTES_MAX).close()
         with _translated(path):
             self._tokenizer = Tokenizer.from_file(str(path))
             largest = max(self._tokenizer.get_vocab().values(), default=0)
@@ -63,21 +69,35 @@ class TextInterface:
         )
         alphabet = {piece[0] for piece in self.pieces if len(piece) == 1} if byte_level else range(0x100)
         self._absent = frozenset(range(0x100)).difference(alphabet)
-        self._template = template_of(directory)
-        self._names = _special_names(directory)
+        ids = self._tokenizer.encode("a\r\nb", add_special_tokens=False).ids
+        self._keeps_returns = b"\r\n" in b"".join(self.pieces[index] for index in ids if index < vocabulary_size)
+        source = template_of(directory)
+        self._template = None if source is None else ChatTemplate(source, special_names(directory))
+        self._added = {index: token.content for index, token in added.items()}
+        self._control = {
+            index: words
+            for index, words in self._added.items()
+            if words.strip() and (index in self._special or words in (source or ""))
+        }
+        self._without_added = cache(self._make_without_added)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`. Special tokens written in the text are recognised either way.
 
+        Where the vocabulary cannot write CR LF, the line ends are LF: the same lines.
         add_special_tokens  also add what the tokenizer's own post-processor puts around every text (a BOS, say); many
                             tokenizers add nothing
         Errors: TextNotEncodable where the vocabulary lacks a byte of the text, which the library would drop silently.
         """
+        text = self._lines(text)
         with _translated(self._path):
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         if not self._absent.isdisjoint(text.encode()):
             self._check_whole(text, ids)
         return ids
+
+    def _lines(self, text: str) -> str:
+        return text if self._keeps_returns else text.replace("\r\n", "\n")
 
     def _check_whole(self, text: str, ids: Sequence[int]) -> None:
         """An absent byte may still be inside an added token; where the bytes do not add up, it is lost."""
@@ -93,19 +113,74 @@ class TextInterface:
         """Whether the tokenizer marks the id as special, to be hidden from readers."""
         return token in self._special
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
-        """The chat as one text, by the model's own Jinja template in a sandbox; pure: templates see no clock.
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, now_ms: int | None = None
+    ) -> str:
+        """The chat as one text, by the model's own Jinja template: as it is written, control tokens and all.
 
-        Errors: NoChatTemplate; TemplateFailed where the template refuses the messages or is itself broken.
+        Errors: NoChatTemplate, and those of `ChatTemplate.render`.
         """
+        return self._chat_template().render(messages, add_generation_prompt, now_ms)
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], *, now_ms: int | None = None, literal: bool = True
+    ) -> list[int]:
+        """Token ids of a chat as a prompt: see `fsm.seal.TextPort`.
+
+        Control tokens are the special ones, and those that the template itself writes.
+        Errors: NoChatTemplate, TemplateFailed, TextNotEncodable.
+        """
+        chat = marked(self._chat_template(), messages, now_ms, self._control if literal else {})
+        chat = chat._replace(text=self._lines(chat.text))
+        if chat.mark not in chat.text:
+            return self.encode(chat.text, add_special_tokens=False)
+        ids = self._encode_marked(chat)
+        text = chat.plain(self._control)
+        if not self._absent.isdisjoint(text.encode()):
+            self._check_whole(text, ids)
+        return ids
+
+    def _encode_marked(self, chat: Marked) -> list[int]:
+        """The library encodes what stands between two added tokens by itself. So does this, and where a message has
+        spelled one, by a tokenizer that knows of none. Errors: TemplateFailed where that too comes upon one."""
+        encoding = self._tokenizer.encode(chat.text, add_special_tokens=False)
+        ids: list[int] = []
+        part: list[int] = []  # of what follows the newest added token
+        begin = 0
+
+        def close(end: int) -> None:
+            words = chat.text[begin:end]
+            if chat.mark not in words:
+                ids.extend(part)
+                return
+            plain = self._without_added(begin > 0).encode(chat.plain(self._control, words)).ids
+            if spelled := self._control.keys() & set(plain):
+                raise TemplateFailed(
+                    f"a message spells {self._control[min(spelled)]}, which this tokenizer cannot keep"
+                )
+            ids.extend(plain)
+
+        for token, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token in self._added and chat.text[start:stop].strip() == self._added[token].strip():
+                close(start)
+                ids.append(token)
+                part, begin = [], stop
+            else:
+                part.append(token)
+        close(len(chat.text))
+        return ids
+
+    def _make_without_added(self, within: bool) -> Tokenizer:
+        """This tokenizer without its added tokens; `within` a text, where none puts a space before what it is given."""
+        settings = json.loads(self._tokenizer.to_str()) | {"added_tokens": [], "post_processor": None}
+        if within:
+            _put_no_space(settings["pre_tokenizer"])
+        return Tokenizer.from_str(json.dumps(settings))
+
+    def _chat_template(self) -> ChatTemplate:
         if self._template is None:
             raise NoChatTemplate(self._model)
-        try:
-            template = _environment().from_string(self._template)
-            given = {"messages": messages, "add_generation_prompt": add_generation_prompt}
-            return template.render(**self._names, **given, tools=None, documents=None)
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError, ArithmeticError, LookupError) as error:
-            raise TemplateFailed(str(error) or type(error).__name__) from error
+        return self._template
 
 
 @contextmanager
@@ -127,32 +202,32 @@ def load_text(directory: Path, vocabulary_size: int) -> TextInterface:
 def template_of(directory: Path) -> str | None:
     """The chat template: `chat_template.jinja`, else tokenizer_config.json's; of several, the one named default.
 
-    Errors: BrokenArtifact.
+    Errors: BrokenArtifact, LimitExceeded.
     """
     path = directory / "chat_template.jinja"
-    if path.is_file():
-        return read_text(path)
-    template = _tokenizer_config(directory).get("chat_template")
+    template = read_text(path) if path.is_file() else _tokenizer_config(directory).get("chat_template")
     if isinstance(template, list):
         named = [each for each in template if isinstance(each, dict) and each.get("name") == "default"]
         template = named[0].get("template") if named else None
-    if template is None or isinstance(template, str):
-        return template
-    raise BrokenArtifact(str(directory / "tokenizer_config.json"), "its chat_template is not a text")
-
-
-def special_id(directory: Path, name: str) -> int | None:
-    """The id of the token that tokenizer_config.json calls `name` (`bos_token`, ...), where both are there."""
-    content = _special_names(directory).get(name)
-    path = directory / "tokenizer.json"
-    if content is None or not path.is_file():
+    if template is None:
         return None
-    added = read_json(path).get("added_tokens")
+    if not isinstance(template, str):
+        raise BrokenArtifact(str(directory / "tokenizer_config.json"), "its chat_template is not a text")
+    if len(template) > TEMPLATE_CHARACTERS_MAX:
+        raise LimitExceeded("the chat template (characters)", len(template), TEMPLATE_CHARACTERS_MAX)
+    return template
+
+
+def added_tokens(directory: Path) -> dict[str, int]:
+    """The ids of tokenizer.json's added tokens by their words; none where there is no such file."""
+    path = directory / "tokenizer.json"
+    added = read_json(path, TOKENIZER_BYTES_MAX).get("added_tokens") if path.is_file() else None
+    tokens: dict[str, int] = {}
     for token in added if isinstance(added, list) else ():
         match token:  # another shape is for the tokenizer library to refuse
-            case {"content": str(text), "id": int(index)} if text == content:
-                return index
-    return None
+            case {"content": str(text), "id": int(index)}:
+                tokens.setdefault(text, index)
+    return tokens
 
 
 # ---- exact bytes ---------------------------------------------------------------------------------------------------
@@ -192,33 +267,15 @@ def _byte_characters() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
-# ---- templates -----------------------------------------------------------------------------------------------------
+def _put_no_space(step: dict[str, Any] | None) -> None:
+    """Let a pre-tokenizer that puts a space before the first word of a text take what it is given for no first one."""
+    if step is not None and step["type"] == "Metaspace" and step.get("prepend_scheme") == "first":
+        step["prepend_scheme"] = "never"
+    for each in (step or {}).get("pretokenizers", ()):
+        _put_no_space(each)
 
 
-class _GenerationBlock(Extension):
-    """`{% generation %}` marks the assistant's words for training; rendering keeps what it holds."""
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja's own declaration
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
-    )
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    def to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-    environment.globals["raise_exception"] = refuse
-    environment.filters["tojson"] = to_json
-    return environment
+# ---- its configuration -----------------------------------------------------------------------------------------------
 
 
 def _tokenizer_config(directory: Path) -> dict[str, Any]:
@@ -226,7 +283,7 @@ def _tokenizer_config(directory: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def _special_names(directory: Path) -> dict[str, str]:
+def special_names(directory: Path) -> dict[str, str]:
     """The special tokens that a template may name, by name; an entry may be a string or an added-token object."""
     config = _tokenizer_config(directory)
     names = {}

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from ..fsm.errors import ConflictingFlags, LimitExceeded, UnreadableInput
-from ..fsm.limits import NUMBER_BYTES_MAX, REQUEST_BYTES_MAX
+from ..fsm.errors import ConflictingFlags
+from ..fsm.limits import NUMBER_BYTES_MAX
 from .durations import milliseconds
+from .input_files import conversation, json_value, read_text
 
 if TYPE_CHECKING:
     from ..fsm.draft import Draft
@@ -42,7 +41,12 @@ _MODEL = _prompt("--model", "A fetched model's name, or a checkpoint directory."
 _PROMPT = _prompt("--prompt", "Text to be completed, as it is.", "TEXT")
 _PROMPT_FILE = _prompt("--prompt-file", "The same from a UTF-8 file; - is standard input.", "FILE")
 _USER = _prompt("--user", "One user message, through the model's chat template.", "TEXT")
-_CHAT = _prompt("--chat", 'A conversation: a JSON list of {"role", "content"}; - is standard input.', "FILE")
+_CHAT = _prompt(
+    "--chat",
+    'A conversation: a JSON list of {"role", "content"}; an assistant\'s last turn goes on. - is standard input.',
+    "FILE",
+)
+_TRUST_MESSAGES = _prompt("--trust-messages", "Control tokens spelled in user and tool messages are control tokens.")
 _TEMPERATURE = _policy("--temperature", "0: the best token. Above: sample (0; 1 with a cut of the next four).", "X")
 _TOP_K = _policy("--top-k", "Sample among the K best tokens.", "K")
 _TOP_P = _policy("--top-p", "Sample among the best tokens that together have probability P.", "P")
@@ -82,6 +86,7 @@ _MAX_NEW_TOKENS = _end("--max-new-tokens", 'Tokens at most, or "until_context" (
 _MIN_NEW_TOKENS = _end("--min-new-tokens", "Tokens before which nothing but a limit ends the output.", "N")
 _STOP = _end("--stop", r"End before this text, taken as it is; repeatable. A newline is $'\n' in a shell.", "TEXT")
 _STOP_TOKEN_ID = _end("--stop-token-id", "End at this token; repeatable.", "ID")
+_EOS_TOKEN_ID = _end("--eos-token-id", "Of the model's end tokens, this one ends the output; repeatable (all).", "ID")
 _IGNORE_EOS = _end("--ignore-eos", "Go on after the model's end token.")
 _DEADLINE_MS = _end("--deadline-ms", "End as `timeout` this long after submission.", "MS")
 _N = _running("--n", "Answers to make, each a job with noise of its own (1).", "N")
@@ -103,6 +108,7 @@ class DraftFlags:
     prompt_file: Annotated[str | None, _PROMPT_FILE] = None
     user: Annotated[str | None, _USER] = None
     chat: Annotated[str | None, _CHAT] = None
+    trust_messages: Annotated[bool, _TRUST_MESSAGES] = False
     temperature: Annotated[float | None, _TEMPERATURE] = None
     top_k: Annotated[int | None, _TOP_K] = None
     top_p: Annotated[float | None, _TOP_P] = None
@@ -132,6 +138,7 @@ class DraftFlags:
     min_new_tokens: Annotated[int | None, _MIN_NEW_TOKENS] = None
     stop: Annotated[list[str] | None, _STOP] = None
     stop_token_id: Annotated[list[int] | None, _STOP_TOKEN_ID] = None
+    eos_token_id: Annotated[list[int] | None, _EOS_TOKEN_ID] = None
     ignore_eos: Annotated[bool, _IGNORE_EOS] = False
     deadline_ms: Annotated[int | None, _DEADLINE_MS] = None
     n: Annotated[int | None, _N] = None
@@ -163,7 +170,7 @@ class DraftFlags:
             "include_stop": self.include_stop,
             "echo_prompt": self.echo,
         }
-        flags |= {"stop": self.stop, "stop_token_ids": self.stop_token_id}
+        flags |= {"stop": self.stop, "stop_token_ids": self.stop_token_id, "eos_token_ids": self.eos_token_id}
         value |= {name: flag for name, flag in flags.items() if flag}
         if self.logit_bias:
             value["logit_bias"] = [_bias(entry) for entry in self.logit_bias]
@@ -183,14 +190,15 @@ class DraftFlags:
         if len(given) > 1:
             raise ConflictingFlags(" and ".join(given), "give one of them")
         if self.chat is not None:
-            from ..fsm.strict_json import parse
-
-            return {"messages": parse(_read(self.chat))}
+            return {"messages": conversation(self.chat), "trust_messages": self.trust_messages}
         if self.user is not None:
-            return {"messages": [{"role": "user", "content": self.user}]}
+            chat = [{"role": "user", "content": self.user}]
+            return {"messages": chat, "trust_messages": self.trust_messages}
+        if self.trust_messages:
+            raise ConflictingFlags("--trust-messages", "it is about --user and --chat, and neither is given")
         if self.prompt_file is None:
             return {"prompt": self.prompt}
-        return {"prompt": _read_text(self.prompt_file)}
+        return {"prompt": read_text(self.prompt_file)}
 
     def _structure(self) -> dict[str, Any]:
         asked = {name: getattr(self, name) for name in STRUCTURES if getattr(self, name)}
@@ -198,11 +206,9 @@ class DraftFlags:
         if len(given) > 1 and not set(asked) <= {"stop_on_json", "stop_on_tool_call"}:
             raise ConflictingFlags(" and ".join(given), "give one of them")
         if self.json_schema is not None:
-            from ..fsm.strict_json import parse
-
-            return {"json_schema": parse(_read(self.json_schema))}
+            return {"json_schema": json_value(self.json_schema)}
         if self.grammar is not None:
-            return {"grammar": _read_text(self.grammar)}
+            return {"grammar": read_text(self.grammar)}
         if markers := asked.pop("stop_on_tool_call", None):
             asked["stop_on_tool_calls"] = [dict(zip(("begin", "end"), markers, strict=True))]
         return asked
@@ -243,13 +249,6 @@ def _count(text: str) -> int | str:
     return int(text) if is_number else text
 
 
-def _read_text(path: str) -> str:
-    try:
-        return _read(path).decode()
-    except UnicodeDecodeError as error:
-        raise UnreadableInput(path, f"it is not UTF-8 at byte {error.start}") from error
-
-
 def _bias(text: str) -> dict[str, Any]:
     """`ID=BIAS` as an entry of logit_bias; which numbers are legal is the draft's to say."""
     token, _, bias = text.partition("=")
@@ -257,21 +256,3 @@ def _bias(text: str) -> dict[str, Any]:
         return {"token_id": int(token), "bias": float(bias)}
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is not ID=BIAS, like 50256=-1.5", param_hint="--logit-bias") from error
-
-
-def _read(path: str) -> bytes:
-    """A whole file, or standard input for -, unless it is larger than any request may be."""
-    try:
-        if path == "-":
-            return _bounded(sys.stdin.buffer)
-        with Path(path).open("rb") as file:
-            return _bounded(file)
-    except OSError as error:
-        raise UnreadableInput(path, error.strerror or str(error)) from error
-
-
-def _bounded(file: IO[bytes]) -> bytes:
-    raw = file.read(REQUEST_BYTES_MAX + 1)
-    if len(raw) > REQUEST_BYTES_MAX:
-        raise LimitExceeded(limit="request_bytes", value=len(raw), maximum=REQUEST_BYTES_MAX)
-    return raw

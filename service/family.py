@@ -18,7 +18,7 @@ from ..fsm.ports import Store
 from ..fsm.seal import seal
 from ..runtime.model import Model
 from .naming import Found, check_key, family_of, job_name
-from .submit import admit_job, check_grammar, fresh_seed, new_job_name, submit
+from .submit import Submitted, admit_job, check_grammar, fresh_seed, new_job_name, on_its_own_date, submit
 
 
 class Asked(NamedTuple):
@@ -45,24 +45,28 @@ def submit_choices(
         alone = submit(store, model, name, draft, now_ms, idempotency_key, retain_ms)
         return Asked(Found(alone.job, [alone.job]), alone.created)
     check_key(idempotency_key)
-    envelopes = seal_choices(draft, model, fresh_seed(idempotency_key))
-    check_grammar(envelopes[0], model)
     last = draft.n - 1
-    anchor_name = job_name(new_job_name(now_ms), last)
-    anchor = admit_job(store, name, anchor_name, envelopes[last], idempotency_key, retain_ms=retain_ms)
+
+    def admit_at(sealed_ms: int) -> tuple[Submitted, list[Envelope]]:
+        envelopes = seal_choices(draft, model, fresh_seed(idempotency_key), sealed_ms)
+        check_grammar(envelopes[0], model)
+        anchor_name = job_name(new_job_name(now_ms), last)
+        return admit_job(store, name, anchor_name, envelopes[last], idempotency_key, retain_ms=retain_ms), envelopes
+
+    anchor, envelopes = on_its_own_date(admit_at, now_ms)
     family = family_of(anchor.job)
     for choice in range(last):
         admit_job(store, name, job_name(family, choice), envelopes[choice], None, retain_ms=retain_ms)
     return Asked(Found(family, [job_name(family, choice) for choice in range(draft.n)]), anchor.created)
 
 
-def seal_choices(draft: Draft, model: Model, seed: int) -> list[Envelope]:
+def seal_choices(draft: Draft, model: Model, seed: int, now_ms: int | None = None) -> list[Envelope]:
     """The envelope of each choice: the one that the draft with that `choice`, and this seed if it has none, gets alone.
 
     Errors: those of `seal`, and SchemaViolation where the policy draws nothing that could tell choices apart.
     """
     alone = [draft.model_copy(update={"n": 1, "choice": choice}) for choice in range(draft.n)]
-    envelopes = [seal(each, model.facts, model.runtime, model.text, seed) for each in alone]
+    envelopes = [seal(each, model.facts, model.runtime, model.text, seed, now_ms) for each in alone]
     policy = envelopes[0].policy
     if policy.family == "greedy":
         raise _all_the_same(draft.n, "a greedy policy", "a temperature above 0")

@@ -28,7 +28,7 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "runtime": ("batch_width", "compatibility", "retry_budget"),
     "termination": (
         *("max_new_tokens", "zero_token_choice", "min_new_tokens", "stop", "stop_token_ids", "stop_on_json"),
-        *("stop_on_tool_calls", "ignore_eos", "deadline_ms"),
+        *("stop_on_tool_calls", "eos_token_ids", "ignore_eos", "deadline_ms"),
     ),
     "output": (
         *("include_stop", "skip_special_tokens", "echo_prompt", "alignment", "final_cache", "consumer_policy"),
@@ -86,12 +86,15 @@ def forked(origin: Envelope, prefix: list[int], flags: dict[str, Any], model: Mo
     The model is the origin's.
     """
     draft = draft_from({"token_ids": prefix, **flags})
+    ends = origin.termination.eos_ids if draft.eos_token_ids is None else draft.eos_token_ids
+    draft = draft.model_copy(update={"eos_token_ids": None})  # they are to be of the origin's, which may have turns
     asked = seal(draft, model.facts, model.runtime, model.text, seed).model_dump(by_alias=True)
     value = origin.model_dump(by_alias=True)
     value |= {plane: asked[plane] for plane in ("prompt", "rng")}
     for plane, fields in FIELDS.items():
         if plane != "rng" and not flags.keys().isdisjoint(fields):
             value[plane] = asked[plane]
+    value["termination"]["eos_ids"] = ends
     sampled = value["policy"]["family"] == "sample"
     algorithm = flags.get("rng_algorithm", origin.rng.algorithm)
     value["rng"] |= {"seed": flags.get("seed", seed if sampled else 0), "algorithm": algorithm}

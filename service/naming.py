@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..fsm.errors import AmbiguousJob, FamilyMeant, LimitExceeded, SchemaViolation, UnknownJob
 from ..fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX
+from ..fsm.names import choice_in
 from ..fsm.ports import EventLog
 
 CANDIDATES_SHOWN = 5
@@ -40,13 +41,14 @@ def job_name(family: str, choice: int) -> str:
 
 def family_of(job: str) -> str:
     """The name of a job's family, or of the job itself where it has none."""
-    return job if choice_of(job) is None else job.rpartition(".")[0]
+    named = choice_in(job)
+    return job if named is None else named[0]
 
 
 def choice_of(job: str) -> int | None:
     """Which choice of its family a job is; None where it has none."""
-    family, _, choice = job.rpartition(".")
-    return int(choice) if family and choice.isdecimal() and choice == str(int(choice)) else None
+    named = choice_in(job)
+    return None if named is None else named[1]
 
 
 def choices_of(job: str) -> int:

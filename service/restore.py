@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from msgpack import packb, unpackb
 
+from ..fsm.envelope import admit
 from ..fsm.errors import BrokenSnapshot, ContentLeftOut, NotAnExport, Problem, UnwritableOutput
-from ..fsm.limits import RETAIN_MS_MAX, SAFE_INTEGER_MAX
+from ..fsm.events import RequestAdmitted
+from ..fsm.limits import NAME_CHARACTERS_MAX, RETAIN_MS_MAX, SAFE_INTEGER_MAX
 from ..fsm.load import load
+from ..fsm.names import check_job_name, check_model_name
 from ..fsm.ports import JobRow
 from ..fsm.snapshot import facts_of
 from ..fsm.spec import Spec
@@ -22,6 +26,7 @@ from ..store.restore import Restorable, Restored
 from .audit import audit
 from .incarnation import dead_workers
 from .naming import check_key
+from .placing import Places
 from .signing import PublicKey, signature_faults
 from .snapshot import FORMS, REPAIRED
 
@@ -54,13 +59,15 @@ class Proven(NamedTuple):
     ids: list[int]
 
 
-def restore(store: DatabaseStore, path: Path, kept: Path | None = None) -> list[Back]:
+def restore(store: DatabaseStore, path: Path, kept: Path | None = None, model: str | None = None) -> list[Back]:
     """Bring the jobs of a snapshot, or of an export, into a database; their caches' rows into the folder `kept`.
+
+    model   the fetched model or the directory that they are of; not given: see `placing`
 
     Errors: those of `proven` and of `bring`.
     """
     with proven(path) as found:
-        return bring(store, found, kept)
+        return bring(store, found, kept, model)
 
 
 @contextmanager
@@ -87,18 +94,33 @@ def proven(path: Path, key: PublicKey | None = None) -> Iterator[Proven]:
         raise NotAnExport(str(path), error.strerror or str(error)) from error
 
 
-def bring(store: DatabaseStore, found: Proven, kept: Path | None = None) -> list[Back]:
+def bring(store: DatabaseStore, found: Proven, kept: Path | None = None, model: str | None = None) -> list[Back]:
     """Bring a proven file's jobs into a database, and rows into the folder `kept`; doing so again changes nothing.
 
-    Errors: RestoreConflict, JobBusy, UnwritableOutput, and those of the store.
+    model   as in `restore`. Errors: RestoreConflict, JobBusy, UnwritableOutput, NotAdmissible where `model` is another
+            one, and those of the store.
     """
     bundle, logs, spec, ids = found
+    places = Places(model)
+    logs = [_placed(bundle, log, places, model is not None) for log in logs]
     restored, laid = store.restore(logs, dead_workers(store.owners())), 0
     # Nobody would take away the rows of a job that has ended, and those of an erased one are its content.
     if spec is not None and kept is not None and ids and restored[0].row.finish is None:
         _put(kept, spec, _parts(bundle, spec, ids))
         laid = len(ids)
     return [_back(done, laid) for done in restored]
+
+
+def _placed(bundle: Bundle, log: Restorable, places: Places, moved: bool) -> Restorable:
+    """The log under a name of its model that may be looked for here; of an erased one nobody knows what it was."""
+    if any(row.erased for row in log.appends):
+        return log
+    record = next(iter(bundle.read(log.row.job)))
+    admitted = record.events[0]
+    if not isinstance(admitted, RequestAdmitted):
+        raise BrokenSnapshot(log.row.job, "its log does not begin with its admission")
+    model = places.place(log.row.model, admit(admitted.envelope))
+    return log._replace(row=dataclasses.replace(log.row, model=model), moved=moved)
 
 
 def _begun(path: Path) -> BinaryIO:
@@ -119,7 +141,7 @@ def _proven(bundle: Bundle) -> list[Restorable]:
     for fault in (*bundle.faults, *audit(bundle).faults):
         raise BrokenSnapshot(fault.job or "of the file", f"event {fault.sequence}: {fault.detail}")
     logs = [Restorable(bundle.row(log.job), list(log.rows)) for log in bundle.logs()]
-    for row, appends in logs:
+    for row, appends, _ in logs:
         _possible(row)
         if row.status.terminal != (row.finish is not None):
             raise BrokenSnapshot(row.job, f"it has status {row.status.value} and finish {row.finish}")
@@ -136,10 +158,16 @@ def _possible(row: JobRow) -> None:
             raise BrokenSnapshot(row.job, f"its {name} is {value}")
     if row.retain_ms is not None and not 0 <= row.retain_ms <= RETAIN_MS_MAX:
         raise BrokenSnapshot(row.job, f"its retain_ms is {row.retain_ms}")
-    try:
-        check_key(row.idempotency_key)
-    except Problem as problem:
-        raise BrokenSnapshot(row.job, f"its idempotency key is none: {problem}") from problem
+    checks: dict[str, Callable[[], None]] = {
+        "idempotency key": lambda: check_key(row.idempotency_key),
+        "name": lambda: check_job_name(row.job),
+        "model": lambda: check_model_name(row.model),
+    }
+    for what, check in checks.items():
+        try:
+            check()
+        except Problem as problem:
+            raise BrokenSnapshot(row.job[:NAME_CHARACTERS_MAX], f"its {what} is none: {problem}") from problem
 
 
 def _standing(bundle: Bundle, logs: list[Restorable]) -> tuple[Spec | None, list[int]]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..fsm.draft import Draft
 from ..fsm.envelope import Envelope, admit, first_difference
 from ..fsm.errors import ContentErased, IdempotencyConflict
 from ..fsm.events import Parent, RequestAdmitted
 from ..fsm.limits import SEED_MAX
+from ..fsm.names import check_model_name
 from ..fsm.ports import Store
 from ..fsm.seal import seal
 from ..fsm.transforms import Grammar
 from ..runtime.model import Model
-from .naming import check_key, choices_of
+from .naming import check_key, choices_of, family_of
+
+T = TypeVar("T")
 
 
 class Submitted(NamedTuple):
@@ -30,6 +34,13 @@ class Submitted(NamedTuple):
 def new_job_name(now_ms: int) -> str:
     """A name that sorts by time: 12 hexadecimal digits of milliseconds, then 10 random ones."""
     return f"{now_ms:012x}{secrets.token_hex(5)}"
+
+
+def named_ms(job: str) -> int | None:
+    """The time in a name that `new_job_name` has made; None of another one."""
+    family = family_of(job)
+    digits = family[:12]
+    return int(digits, 16) if len(family) == 22 and set(family) <= set("0123456789abcdef") else None
 
 
 def submit(
@@ -47,9 +58,27 @@ def submit(
     an IdempotencyConflict that names the first field that differs.
     """
     check_key(idempotency_key)
-    envelope = seal(draft, model.facts, model.runtime, model.text, fresh_seed(idempotency_key))
-    check_grammar(envelope, model)
-    return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key, retain_ms=retain_ms)
+
+    def admit_at(sealed_ms: int) -> Submitted:
+        envelope = seal(draft, model.facts, model.runtime, model.text, fresh_seed(idempotency_key), sealed_ms)
+        check_grammar(envelope, model)
+        return admit_job(store, name, new_job_name(now_ms), envelope, idempotency_key, retain_ms=retain_ms)
+
+    return on_its_own_date(admit_at, now_ms)
+
+
+def on_its_own_date(admit_at: Callable[[int], T], now_ms: int) -> T:
+    """Admit a request that is sealed at `now_ms`; where its key's job is another, once more at the time of that one.
+
+    A chat template may write the date into the prompt, and the same request of another day is to attach all the same.
+    """
+    try:
+        return admit_at(now_ms)
+    except IdempotencyConflict as conflict:
+        sealed_ms = named_ms(conflict.job)
+        if sealed_ms is None or not conflict.field.startswith("prompt."):
+            raise
+        return admit_at(sealed_ms)
 
 
 def admit_job(
@@ -67,6 +96,7 @@ def admit_job(
 
     A key's job says by its name how many choices were asked for; another number is an IdempotencyConflict at `n`.
     """
+    check_model_name(name)
     admitted = RequestAdmitted(job, envelope.canonical_bytes(), parent)
     try:
         admission = store.admit(

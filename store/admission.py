@@ -6,6 +6,7 @@ from hashlib import sha256
 
 from ..fsm.errors import ContentErased, IdempotencyConflict, JobNameTaken
 from ..fsm.events import Event
+from ..fsm.names import check_job_name
 from ..fsm.ports import EMPTY_HEAD, Admission, Append
 from ..fsm.states import Status
 from .offer import Offer, offer
@@ -14,7 +15,11 @@ DOMAIN = b"decodelog.admission.v1"
 
 
 def admission(job: str, identity: str, event: Event) -> Offer:
-    """The append that makes a job: the same job and identity always have the same key."""
+    """The append that makes a job: the same job and identity always have the same key.
+
+    Errors: SchemaViolation, LimitExceeded for a name that no job may have.
+    """
+    check_job_name(job)
     key = sha256(b"\0".join((DOMAIN, job.encode(), identity.encode()))).digest()
     return offer(Append(job, EMPTY_HEAD, 0, key, (event,), Status.ADMITTED, 0))
 

@@ -17,8 +17,9 @@ from typing import Any, BinaryIO, NamedTuple
 from msgpack import packb
 
 from ..fsm.audit import Fault
-from ..fsm.errors import CorruptRecord, UnknownJob
+from ..fsm.errors import CorruptRecord, Rejected, UnknownJob
 from ..fsm.limits import FACTS_BYTES_MAX, FRAME_BYTES_MAX, MANIFEST_BYTES_MAX
+from ..fsm.names import check_job_name
 from ..fsm.ports import Head, JobRow, Record
 from ..fsm.states import Status
 from .chain import StoredLog, records
@@ -205,6 +206,8 @@ class _Survey:
             self._blame(frame, "it is not what was written there")
         elif read is None:
             self._blame(frame, "it cannot be read")
+        elif frame.kind == JOB and not _is_name(read.job):
+            self._fault("", 0, f"the job's frame at byte {frame.offset}: it has a name that no job may have")
         if frame.kind == APPEND:
             self._count(read)
         elif frame.kind == SNAPSHOT and read is not None and self.standing is None:
@@ -261,6 +264,14 @@ class _Survey:
 
     def _fault(self, job: str, sequence: int, detail: str) -> None:
         self.faults.append(Fault(job, sequence, KIND, detail))
+
+
+def _is_name(job: str) -> bool:
+    try:
+        check_job_name(job)
+    except Rejected:
+        return False
+    return True
 
 
 def _pack(value: Any) -> bytes:

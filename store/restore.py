@@ -30,10 +30,11 @@ LOCK = text("SELECT id FROM jobs WHERE job = ANY(:jobs) ORDER BY id FOR UPDATE")
 
 
 class Restorable(NamedTuple):
-    """A job's row and its appends, proven by an audit."""
+    """A job's row and its appends, proven by an audit; `moved` where the caller says where its model lies."""
 
     row: JobRow
     appends: Sequence[Stored]
+    moved: bool = False
 
 
 class Restored(NamedTuple):
@@ -75,6 +76,8 @@ class DatabaseRestore:
         else:
             raise DatabaseLocked(self._database.name, f"others that make job {row.job} come and go")
         there = _agreed(connection, found, log)
+        if log.moved and found.model != row.model:
+            connection.execute(update(jobs).where(jobs.c.id == found.id).values(model=row.model))
         if there >= len(rows):
             return "held", 0
         if found.owner is not None and found.owner not in dead:

@@ -101,6 +101,8 @@ GUIDANCE: Final = {
     "unknown_model": "On a worker: jobs name models as they were submitted; a relative directory must exist there too.",
     "model_not_fetched": "Fetch it on each machine that has workers.",
     "unwritable_models": "Correct the permissions, or make room.",
+    "contradictory_model": "Fetch the model again, or ask whoever made it which of the two is meant. A head that was "
+    "trained apart from its embedding needs `tie_word_embeddings` set to false.",
     "broken_artifact": "Fetch the model again; where it comes back, look at the disk.",
     "not_runnable_here": "A library failed while it loaded the model or compiled the grammar, or took longer than five "
     "minutes. Look at the model's files and where they lie (a network mount that hangs), at free memory, and at the "

@@ -36,6 +36,7 @@ from .artifact import (
     BrokenArtifact as BrokenArtifact,
     NotRunnableHere as NotRunnableHere,
     UnsupportedModel as UnsupportedModel,
+    ContradictoryModel as ContradictoryModel,
     NoChatTemplate as NoChatTemplate,
     TemplateFailed as TemplateFailed,
     TextNotEncodable as TextNotEncodable,

@@ -72,6 +72,17 @@ class UnsupportedModel(Rejected):
 
 
 @dataclass(eq=False)
+class ContradictoryModel(Rejected):
+    """Two files of a checkpoint say different things of one model, and nobody knows which of them is right."""
+
+    code = "contradictory_model"
+    says = "{one} and {other} contradict each other: {reason}; correct one of them, or fetch the model again"
+    one: str
+    other: str
+    reason: str
+
+
+@dataclass(eq=False)
 class NoChatTemplate(Rejected):
     code = "no_chat_template"
     says = "the model {model} has no chat template; give a plain prompt instead of chat messages"
@@ -81,7 +92,7 @@ class NoChatTemplate(Rejected):
 @dataclass(eq=False)
 class TemplateFailed(Rejected):
     code = "template_failed"
-    says = "the model's chat template refuses these messages: {reason}; change the messages"
+    says = "the model's chat template refuses these messages: {reason}; change them, or give a plain prompt"
     reason: str
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...fsm.errors import BrokenArtifact, UnsupportedModel
-from .fields import count, flag, positive
+from ...fsm.errors import UnsupportedModel
+from ...fsm.limits import LAYERS_MAX, VOCABULARY_SIZE_MAX
+from .fields import count, flag, positive, shown
+from .files import read_json
 from .rope import Rope, rope_from_config
 
 MODEL_TYPES = ("llama", "mistral", "qwen2")
@@ -55,36 +56,14 @@ def read_config(path: Path) -> DecoderConfig:
     return parse_config(read_json(path / "config.json"))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Errors: BrokenArtifact."""
-    text = read_text(path)
-    try:
-        value = json.loads(text)
-        if "\\u" in text:  # an escape can spell half of a surrogate pair, which no UTF-8 can write
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise BrokenArtifact(str(path), str(error)) from error
-    if not isinstance(value, dict):
-        raise BrokenArtifact(str(path), "is not a JSON object")
-    return value
-
-
-def read_text(path: Path) -> str:
-    """The UTF-8 text in `path`. Errors: BrokenArtifact."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise BrokenArtifact(str(path), str(error)) from error
-
-
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     """Check the configuration `raw` and reduce it. Errors: UnsupportedModel naming key and value."""
     model_type = raw.get("model_type")
     if model_type not in MODEL_TYPES:
-        raise UnsupportedModel("model_type", repr(model_type), f"one of {list(MODEL_TYPES)}")
+        raise UnsupportedModel("model_type", shown(model_type), f"one of {list(MODEL_TYPES)}")
     for key, allowed in _FIXED.items():
         if key in raw and raw[key] not in allowed:
-            raise UnsupportedModel(key, repr(raw[key]), f"one of {list(allowed)}")
+            raise UnsupportedModel(key, shown(raw[key]), f"one of {list(allowed)}")
     _refuse_windows(raw)
     width, heads = count(raw, "hidden_size"), count(raw, "num_attention_heads")
     kv_heads = count(raw, "num_key_value_heads", heads if model_type == "llama" else None)
@@ -97,9 +76,9 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     context = count(raw, "max_position_embeddings")
     return DecoderConfig(
         model_type=model_type,
-        vocabulary_size=count(raw, "vocab_size"),
+        vocabulary_size=count(raw, "vocab_size", maximum=VOCABULARY_SIZE_MAX),
         width=width,
-        layers=count(raw, "num_hidden_layers"),
+        layers=count(raw, "num_hidden_layers", maximum=LAYERS_MAX),
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
@@ -118,9 +97,9 @@ def _refuse_windows(raw: Mapping[str, Any]) -> None:
     """Only full causal attention: a window that the model type would apply is refused, an idle setting is not."""
     kinds = raw.get("layer_types")
     if kinds is not None and not (isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)):
-        raise UnsupportedModel("layer_types", repr(kinds), "only 'full_attention'")
+        raise UnsupportedModel("layer_types", shown(kinds), "only 'full_attention'")
     # Mistral applies a window of 4096 where the key is absent; Qwen2 applies one only on request; Llama never does.
     idle = {"llama": True, "mistral": False, "qwen2": not flag(raw, "use_sliding_window")}[raw["model_type"]]
     window = raw.get("sliding_window", 4096)
     if window is not None and not idle:
-        raise UnsupportedModel("sliding_window", repr(window), "full attention")
+        raise UnsupportedModel("sliding_window", shown(window), "full attention")

@@ -230,12 +230,14 @@ def cache_abi(config: DecoderConfig, dtype: torch.dtype) -> CacheAbi:
 def load_decoder(directory: Path, *, dtype: str = "float32", device: str = "cpu") -> Decoder:
     """Read the checkpoint in `directory` (config.json and safetensors). Weights are copied: the files may change after.
 
-    Errors: UnsupportedModel, BrokenArtifact.
+    Errors: UnsupportedModel, BrokenArtifact, ContradictoryModel.
     """
     config, kind = read_config(directory), torch_dtype(dtype)
     with Checkpoint(directory) as checkpoint:
+        if config.tied:
+            checkpoint.leave_copy("lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings = true")
         weights = take_parameters(config, lambda name, *shape: checkpoint.take(name, *shape).to(device), kind)
-        checkpoint.finish(ignore=lambda name: config.tied and name == "lm_head.weight")
+        checkpoint.finish(config.layers)
     return Decoder(config, weights)
 
 

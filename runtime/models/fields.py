@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...fsm.errors import UnsupportedModel
+from ...fsm.limits import MODEL_COUNT_MAX
+
+_CHARACTERS_SHOWN = 100
 
 
-def count(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A positive integer; null counts as absent."""
+def count(raw: Mapping[str, Any], key: str, default: int | None = None, maximum: int = MODEL_COUNT_MAX) -> int:
+    """A positive integer, `maximum` at most; null counts as absent."""
     value = raw.get(key)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UnsupportedModel(key, repr(value), "a positive integer")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
+        raise UnsupportedModel(key, shown(value), f"a positive integer of at most {maximum}")
     return value
 
 
@@ -26,7 +29,7 @@ def positive(raw: Mapping[str, Any], key: str, default: float | None = None) -> 
     """A positive number within the range of a double."""
     value = raw.get(key, default)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
-        raise UnsupportedModel(key, repr(value), "a positive number")
+        raise UnsupportedModel(key, shown(value), "a positive number")
     return float(value)
 
 
@@ -34,7 +37,7 @@ def flag(raw: Mapping[str, Any], key: str) -> bool:
     """True or false; null and absence are false."""
     value = raw.get(key)
     if value is not None and not isinstance(value, bool):
-        raise UnsupportedModel(key, repr(value), "true or false")
+        raise UnsupportedModel(key, shown(value), "true or false")
     return bool(value)
 
 
@@ -42,5 +45,11 @@ def table(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     """An object; null and absence are the empty one."""
     value = raw.get(key)
     if value is not None and not isinstance(value, dict):
-        raise UnsupportedModel(key, repr(value), "an object or null")
+        raise UnsupportedModel(key, shown(value), "an object or null")
     return value or {}
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it: a long one is cut."""
+    text = repr(value)
+    return text if len(text) <= _CHARACTERS_SHOWN else f"{text[:_CHARACTERS_SHOWN]}..."

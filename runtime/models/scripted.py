@@ -69,6 +69,16 @@ class ScriptedText:
         turns = [TURN.format(role=message["role"], content=message["content"]) for message in messages]
         return "".join([*turns, OPENING if add_generation_prompt else ""])
 
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], *, now_ms: int | None = None, literal: bool = True
+    ) -> list[int]:
+        """See `fsm.seal.TextPort`. `<|answer|>` comes last and nowhere else, so that a message can spell it as text."""
+        goes_on = bool(messages) and messages[-1]["role"] == "assistant"
+        text = self.apply_chat_template(messages, not goes_on)
+        return self.encode(
+            text.removesuffix("\n") + SPECIALS[1].decode() if goes_on else text, add_special_tokens=False
+        )
+
 
 class ScriptedModel:
     """The script as a loaded model, with the interface of the native one."""

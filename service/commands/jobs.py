@@ -93,6 +93,7 @@ def _shown(row: JobRow, result: dict[str, Any]) -> str:
         "identity": row.identity,
         "created": _when(row.created_ms),
         "usage": usage,
+        "ends at": ", ".join(map(str, result["eos_ids"])) or "no end token",
         "key": row.idempotency_key,
         "owner": row.owner,
         "stalled": f"{row.stalled} tenures in a row ended without a token" if row.stalled else None,

@@ -37,6 +37,15 @@ File = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="What `decodelog snapshot` or `export` wrote.", show_default=False),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|DIR",
+        help="Where the jobs' model lies here; it must be the same one. Else what the file says is taken with care.",
+        show_default=False,
+    ),
+]
 Kept = Annotated[
     Path | None,
     typer.Option(
@@ -90,6 +99,7 @@ def snapshot(
 
 def restore(
     file: File,
+    model: Model = None,
     snapshots: Kept = None,
     key: options.PublicKey = None,
     db: options.Database = None,
@@ -105,7 +115,7 @@ def restore(
     with proven(file, wanted) as found, opened(db, create=True) as store:  # no database is made for a file that is none
         if not isinstance(store, DatabaseStore):
             raise UnsupportedDatabase("memory://", "what is restored there ends with this process")
-        done = bring(store, found, snapshots)
+        done = bring(store, found, snapshots, model)
     if json:
         terminal.write_json([each._asdict() for each in done])
         return

@@ -69,6 +69,11 @@ REFUSED = """
 {"prompt": "a", "stop": "x"}                              | stop                | string
 {"prompt": "a", "stop": [""]}                             | stop[0]             | empty
 {"prompt": "a", "stop_token_ids": [3, 3]}                 | stop_token_ids      | twice
+{"prompt": "a", "eos_token_ids": []}                      | eos_token_ids       | empty
+{"prompt": "a", "eos_token_ids": [3, 3]}                  | eos_token_ids       | twice
+{"prompt": "a", "eos_token_ids": [3], "ignore_eos": true} | ignore_eos          | eos_token_ids is given too
+{"prompt": "a", "trust_messages": true}                   | trust_messages      | none are given
+{"messages": [{"role":"user","content":[{"type":"image"}]}]} | messages[0].content | only text
 {"prompt": "a", "ignore_eos": 1}                          | ignore_eos          | true or false
 {"prompt": "a", "stream": true}                           | stream              | no such field
 {"prompt": "a", "deadline_ms": 0}                         | deadline_ms         | at least 1
@@ -148,3 +153,56 @@ def test_a_draft_cannot_be_changed() -> None:
     draft = Draft(prompt="a")
     with pytest.raises(ValueError, match="frozen"):
         draft.prompt = "b"
+
+
+# What a program's objects may hold and no JSON text: where it stands, and a word of the reason.
+FOREIGN: list[tuple[Any, str, str]] = [
+    ({"maximum": 2**53}, "json_schema.maximum", "outside"),
+    ({"minimum": -(2**53)}, "json_schema.minimum", "outside"),
+    ({"enum": [1, {"x": [2**64]}]}, "json_schema.enum[1].x[0]", "outside"),
+    ({"const": float("nan")}, "json_schema.const", "finite"),
+    ({"const": float("inf")}, "json_schema.const", "finite"),
+    ({"const": {1: 2}}, "json_schema.const", "key"),
+    ({"const": {1, 2}}, "json_schema.const", "set"),
+    ({"const": b"x"}, "json_schema.const", "bytes"),
+    ({"const": "\ud800"}, "json_schema.const", "surrogate"),
+    ({"\ud800": 1}, 'json_schema["\\ud800"]', "surrogate"),
+]
+
+
+@pytest.mark.contract("ENV-2", "ENV-7")
+@pytest.mark.parametrize(("schema", "path", "word"), FOREIGN)
+def test_a_schema_of_a_program_holds_what_json_holds(schema: Any, path: str, word: str) -> None:
+    with pytest.raises(SchemaViolation) as caught:
+        draft_from({"prompt": "a", "json_schema": schema})
+    assert caught.value.path == path
+    assert word in caught.value.reason
+
+
+@pytest.mark.contract("ENV-1", "ENV-7")
+def test_a_schema_of_a_program_is_no_deeper_than_json_may_be() -> None:
+    endless: dict[str, Any] = {}
+    endless["const"] = endless
+    with pytest.raises(LimitExceeded, match="nesting_depth"):
+        draft_from({"prompt": "a", "json_schema": endless})
+    widest = {str(key): 2**53 - 1 for key in range(256)}
+    assert draft_from({"prompt": "a", "json_schema": widest}).json_schema == widest
+    with pytest.raises(LimitExceeded, match="object_fields"):
+        draft_from({"prompt": "a", "json_schema": widest | {"x": 1}})
+
+
+@pytest.mark.contract("ENV-2", "ENV-7")
+@pytest.mark.parametrize("name", [name for name in Draft.model_fields if name not in ("prompt", "messages")])
+def test_an_integer_that_no_json_holds_is_typed_in_every_field(name: str) -> None:
+    for value in (2**53, -(2**53), 10**400, [2**64], [[2**64]], {"x": 2**64}):
+        given = {name: value} | ({} if name == "token_ids" else {"prompt": "a"})
+        with pytest.raises((SchemaViolation, LimitExceeded)):
+            draft_from(given)
+
+
+@pytest.mark.contract("ENV-7")
+def test_text_parts_are_joined_with_nothing_between_them() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": ""}, {"type": "text", "text": "b"}]
+    draft = draft_from({"messages": [{"role": "user", "content": parts}]})
+    assert draft.messages is not None
+    assert draft.messages[0].content == "ab"

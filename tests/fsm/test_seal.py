@@ -12,6 +12,7 @@ from envelope_examples import FACTS, PLAIN_FACTS, RUNTIME, full
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decodelog.fsm.admission import check
 from decodelog.fsm.artifact import ArtifactFacts
 from decodelog.fsm.draft import Draft, draft_from
 from decodelog.fsm.envelope import Envelope, admit, admitted, first_difference
@@ -30,8 +31,11 @@ class ByteText:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return [*(self.bos if add_special_tokens else ()), *text.encode()]
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]]) -> str:
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], *, now_ms: int | None = None, literal: bool = True
+    ) -> list[int]:
+        turns = "".join(f"<{message['role']}>{message['content']}" for message in messages)
+        return [*f"{turns}<assistant>{'' if now_ms is None else now_ms}{'' if literal else '!'}".encode()]
 
 
 def sealed(
@@ -389,3 +393,34 @@ def test_grammars_and_detectors_are_sealed_as_they_are_asked_for() -> None:
     assert [entry.kind for entry in asked] == ["json_value", "tool_call"]
     with pytest.raises(NotAdmissible, match="ignore_eos"):
         sealed({"prompt": "a", "regex": "a+", "ignore_eos": True})
+
+
+@pytest.mark.contract("ENV-7")
+def test_a_chat_is_sealed_with_the_date_that_is_given_and_with_messages_that_are_trusted_or_not() -> None:
+    chat = {"messages": [{"role": "user", "content": "u"}]}
+    at = seal(draft_from(chat), FACTS, RUNTIME, ByteText(), 0, 7_000)
+    assert bytes(at.prompt.token_ids) == b"<user>u<assistant>7000"
+    assert bytes(sealed(chat | {"trust_messages": True}).prompt.token_ids) == b"<user>u<assistant>!"
+
+
+@pytest.mark.contract("ENV-6", "ENV-7", "OUT-3")
+def test_the_end_of_a_turn_ends_an_answer_in_a_chat_and_no_other_text() -> None:
+    facts = dataclasses.replace(FACTS, turn_end_ids=(9, 7))
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "u"}]}
+    for draft, ends in (({"prompt": "a"}, (2, 7)), (chat, (2, 7, 9)), ({"token_ids": [1]}, (2, 7))):
+        envelope = sealed(draft, facts)
+        assert envelope.text_interface.eos_ids == envelope.termination.eos_ids == ends
+    narrowed = sealed(chat | {"eos_token_ids": [9]}, facts)
+    assert (narrowed.text_interface.eos_ids, narrowed.termination.eos_ids) == ((2, 7, 9), (9,))
+    with pytest.raises(NotAdmissible) as caught:
+        sealed({"prompt": "a", "eos_token_ids": [9]}, facts)
+    assert caught.value.check == "termination.eos_ids"
+
+
+@pytest.mark.contract("ENV-6")
+def test_a_request_that_was_sealed_with_fewer_ends_runs_on_an_artifact_of_which_more_are_known() -> None:
+    envelope = sealed({"prompt": "a"})
+    more = dataclasses.replace(FACTS, eos_ids=(7, 2, 5), turn_end_ids=(9,))
+    check(envelope, more)
+    with pytest.raises(NotAdmissible, match="eos_ids"):
+        check(envelope, dataclasses.replace(FACTS, eos_ids=(7,)))

@@ -156,6 +156,7 @@ def test_the_result_agrees_with_the_stream_and_counts_committed_tokens() -> None
             "recomputed_tokens": 3,
             "attempts": 2,
         },
+        "eos_ids": sorted(live.state.spec.eos_ids),
     }
     assert json.loads(json.dumps(result)) == result
     assert result["text"] == "".join(emission.text for emission in transcript.emissions)

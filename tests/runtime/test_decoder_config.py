@@ -169,7 +169,7 @@ def test_a_sound_directory_loads_and_its_weights_are_copies(tmp_path: Path) -> N
 @pytest.mark.contract("FAM-7")
 def test_a_tied_checkpoint_may_repeat_its_embedding(tmp_path: Path) -> None:
     tensors = write(tmp_path, tie_word_embeddings=True)
-    save_file(tensors | {"lm_head.weight": torch.ones(11, 16)}, tmp_path / "model.safetensors")
+    save_file(tensors | {"lm_head.weight": torch.zeros(11, 16)}, tmp_path / "model.safetensors")
     decoder = load_decoder(tmp_path)
     assert decoder.weights.head is decoder.weights.embedding
 

@@ -17,7 +17,7 @@ from decodelog.service.reading import transcript_of
 
 OF = model(seed=11, period=64)
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "top_k": 40, "seed": 5, "max_new_tokens": 12, "stop": ["zzz"]}
-PROMPT_ONLY = {"prompt", "messages", "token_ids", "n"}
+PROMPT_ONLY = {"prompt", "messages", "token_ids", "n", "trust_messages"}
 
 
 def bytes_of(store: Store, job: str) -> list[bytes]:

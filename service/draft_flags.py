@@ -263,6 +263,8 @@ def _read(path: str) -> bytes:
     """A whole file, or standard input for -, unless it is larger than any request may be."""
     try:
         if path == "-":
+            if sys.stdin is None:
+                raise UnreadableInput(path, "standard input is closed")
             return _bounded(sys.stdin.buffer)
         with Path(path).open("rb") as file:
             return _bounded(file)

@@ -1,7 +1,8 @@
 """The edge of the command line: every expected way to end becomes one clear line and an exit code.
 
-0 is done. 1: a job failed, an audit found a fault, a comparison or a check failed, or nobody could be told. 2: wrong use, or a request that was
-refused; nothing was changed. 128 and a signal's number: interrupted; jobs are kept and can be resumed.
+0 is done. 1: a job failed, an audit found a fault, a comparison or a check failed, or the output could not be written.
+2: wrong use, or a request that was refused; nothing was changed. 128 and a signal's number: interrupted; jobs are kept
+and can be resumed.
 """
 
 from __future__ import annotations

@@ -185,9 +185,7 @@ def test_a_familys_beginning_is_no_whole_name(model: Path, sqlite_url: str) -> N
     assert decodelog("erase", family, db=sqlite_url).code == 0
 
 
-@pytest.mark.parametrize(
-X, ("yes\n", True), ("n\n", False), ("\n", False), ("\x04", False)]
-)
+@pytest.mark.parametrize(("answer", "gone"), [("y\n", True), ("n\n", False), ("\n", False), ("\x04", False)])
 def test_on_a_terminal_it_asks(answer: str, gone: bool, model: Path, sqlite_url: str) -> None:
     job = run(model, sqlite_url)
     code, got = at_terminal([*COMMAND, "erase", job[:-1], "--db", sqlite_url], answer)

@@ -117,6 +117,19 @@ def report(facts: dict[str, Any], as_json: bool) -> None:
     terminal.say_error(facts["code"], facts["message"])
 
 
+def told_damage(damage: Problem | None) -> dict[str, Any]:
+    """What a JSON value says of the damage behind what it shows."""
+    return {} if damage is None else {"damage": damage.facts()}
+
+
+def end_with(damage: Problem | None, as_json: bool) -> None:
+    """End as what was met behind the part that is shown has it: said in words, unless the JSON value has said it."""
+    if damage is not None:
+        if as_json:
+            raise typer.Exit(REFUSED)
+        raise damage
+
+
 def stop_here(number: int, frame: object) -> None:
     """A signal handler that ends what is being waited for."""
     raise Stopped(number)

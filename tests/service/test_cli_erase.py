@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from commandline import COMMAND, at_terminal, decodelog, jobs, script
+from commandline import decodelog, jobs, script
 from sqlalchemy import Engine, event, text
 
 from decodelog.fsm.ports import Command
@@ -159,40 +159,6 @@ def test_a_familys_name_erases_all_of_it_and_kept_caches_go_too(model: Path, sql
     assert [row.erased_ms is not None for row in jobs(sqlite_url)] == [True, True, False]
     assert [folder.exists() for folder in folders] == [False, False, True]
     assert jobs(sqlite_url)[-1].job == other
-
-
-def test_where_nobody_can_be_asked_it_takes_whole_names_or_yes(model: Path, sqlite_url: str) -> None:
-    """The beginning of a name finds another job as soon as there are others, and what is erased does not come back."""
-    job, other = run(model, sqlite_url), run(model, sqlite_url)
-    for given in ([job[:-1]], [job, other[:-3]]):
-        refused = decodelog("erase", *given, "--json", db=sqlite_url)
-        assert (refused.code, refused.error["code"]) == (2, "whole_name_needed")
-        assert (refused.error["given"], refused.error["name"]) in ((job[:-1], job), (other[:-3], other))
-    planned = decodelog("erase", job[:-1], "--dry-run", "--json", db=sqlite_url)
-    assert (planned.code, planned.json) == (0, {"due": {"erase": [job], "seal": [], "uncache": []}})
-    assert decodelog("erase", job, "--dry-run", "--yes", db=sqlite_url).stdout == f"{job} would be erased\n"
-    assert all(row.erased_ms is None for row in jobs(sqlite_url))
-    assert decodelog("erase", job[:-1], "--yes", db=sqlite_url).stdout == f"{job} is erased\n"
-    assert decodelog("erase", other, db=sqlite_url).stdout == f"{other} is erased\n"
-    assert decodelog("erase", job, "--dry-run", db=sqlite_url).stdout == ""
-
-
-def test_a_familys_beginning_is_no_whole_name(model: Path, sqlite_url: str) -> None:
-    run(model, sqlite_url, "--n", 2, "--temperature", 1, "--seed", 2)
-    family = jobs(sqlite_url)[0].job.rpartition(".")[0]
-    assert decodelog("erase", family[:-1], "--json", db=sqlite_url).error["name"] == family
-    assert decodelog("erase", f"{family[:-1]}.0", "--json", db=sqlite_url).error["name"] == f"{family}.0"
-    assert decodelog("erase", family, db=sqlite_url).code == 0
-
-
-@pytest.mark.parametrize(("answer", "gone"), [("y\n", True), ("n\n", False), ("\n", False), ("\x04", False)])
-def test_on_a_terminal_it_asks(answer: str, gone: bool, model: Path, sqlite_url: str) -> None:
-    job = run(model, sqlite_url)
-    code, got = at_terminal([*COMMAND, "erase", job[:-1], "--db", sqlite_url], answer)
-    (row,) = jobs(sqlite_url)
-    assert (code, row.erased_ms is not None) == (0 if gone else 2, gone)
-    assert "Erase prompt, output and request of this job for good? [y/N]" in got
-    assert (f"{job} is erased" in got, "nothing was erased" in got) == (gone, not gone)
 
 
 @pytest.mark.contract("LOG-3", "LOG-5")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -157,6 +158,20 @@ def test_a_listing_has_whole_names_on_any_terminal(changes: dict[str, str], shor
             "ADMITTED",
             True,
         )
+
+
+def test_a_table_asks_no_terminal_for_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says it is dumb gives 80 columns as the answer to whoever does not name lines, too."""
+
+    class Dumb(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", dumb := Dumb())
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.delenv("LINES", raising=False)
+    terminal.write_table(("NAME", "COUNT"), [("x" * 300, 7)])
+    assert dumb.getvalue().splitlines()[1].split() == ["x" * 300, "7"]
 
 
 def test_help_has_whole_names_on_the_narrowest_terminal() -> None:

@@ -25,19 +25,22 @@ def load(transcript: Transcript, records: Iterable[Record]) -> Head:
     """Take records that follow on the transcript; the log's head after them, EMPTY_HEAD where there are none.
 
     The transcript is then what it would be had it taken each of their events. Errors: those of `fold`, for an event
-    that is folded or a step that is out of order. In the steps that were jumped over these can be wrong unseen:
-    digests, receipt ids, log-probabilities, draws, ids of tokens that end nothing, and pieces that show as much.
+    that is folded or a step that is out of order; and those of reading `records`, with what came before taken in. In
+    the steps that were jumped over these can be wrong unseen: digests, receipt ids, log-probabilities, draws, ids of
+    tokens that end nothing, and pieces that show as much.
     """
     newest, run = None, list[Step]()
-    for newest in records:
-        for entry in newest.entries:
-            if isinstance(entry, STEPS):
-                run.append(entry)
-            else:
-                take_run(transcript, run)
-                run.clear()
-                transcript.take(entry)
-    take_run(transcript, run)
+    try:
+        for newest in records:
+            for entry in newest.entries:
+                if isinstance(entry, STEPS):
+                    run.append(entry)
+                else:
+                    steps, run = run, []
+                    take_run(transcript, steps)
+                    transcript.take(entry)
+    finally:  # also what was read before the one that cannot be
+        take_run(transcript, run)
     return Head(newest.last, newest.chain) if newest is not None else EMPTY_HEAD
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from . import terminal
+from . import interrupts, standard, terminal
 from .commands import (
     audit,
     compare,
@@ -28,7 +29,7 @@ from .commands import (
     torture,
     worker,
 )
-from .edge import Commands
+from .edge import Commands, run_to_end
 
 SUMMARY = "Durable, replayable language-model generation: a kill loses no token, and a resume repeats none."
 
@@ -118,12 +119,13 @@ def decodelog(
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command of this process's arguments, and exit. `entry.main` is the console script."""
+    interrupts.begin()
+    standard.prepare()
     # A model's threads wait for each other hundreds of times a token. Where they spin meanwhile, and other processes
     # want the cores too, a token takes ten times as long; waiting quietly costs a few percent on an idle machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    terminal.use_utf8()
-    app(prog_name="decodelog")
+    sys.exit(run_to_end(lambda: app(prog_name="decodelog")))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,25 @@
 """The edge of the command line: every expected way to end becomes one clear line and an exit code.
 
-0 is done. 1: a job failed, an audit found a fault, a comparison or a check failed. 2: wrong use, or a request that was
-refused; nothing was changed. 3: no fault was found, and not all that was to be proven could be. 128 and a signal's
-number: interrupted; jobs are kept and can be resumed.
+0 is done. 1: a job failed, an audit found a fault, a comparison or a check failed, or the output could not be written.
+2: wrong use, or a request that was refused; nothing was changed. 3: no fault was found, and not all that was to be
+proven could be. 128 and a signal's number: interrupted; jobs are kept and can be resumed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from ..fsm.errors import Problem, SchemaViolation
+from ..fsm.errors import OutputFailed, Problem, SchemaViolation
 from ..fsm.redaction import redacted, redacted_facts
-from . import terminal
+from . import interrupts, standard, terminal
 from .advice import advised_facts
 
 FAILED = 1
@@ -51,31 +52,56 @@ class Commands(TyperGroup):
         try:
             check_arguments(ctx.meta["arguments"])
             return super().invoke(ctx)
-        except Problem as problem:
-            report(advised_facts(problem), as_json)
-            raise typer.Exit(REFUSED) from problem
+        except (typer.Exit, typer.Abort):
+            raise
         except UsageError as error:
             error.message = redacted(error.message)
             if not as_json:
+                error.message = terminal.safe(sys.stderr, error.message)
                 raise
             command = error.ctx.command_path if error.ctx is not None else "decodelog"
             message = f"{error.format_message().rstrip('.')}; see `{command} --help`"
             report({"code": "wrong_use", "message": message}, as_json)
             raise typer.Exit(REFUSED) from error
-        except BrokenPipeError as error:
-            terminal.abandon_stdout()
-            raise typer.Exit(INTERRUPTED + signal.SIGPIPE) from error
-        except (typer.Exit, typer.Abort):
-            raise
-        except Exception as error:
-            if DEBUG in os.environ:
-                raise
-            advice = f"see `decodelog doctor` and `decodelog audit --all`, or set {DEBUG}=1 to see where"
-            message = f"{type(error).__name__}: {error}; {advice}"
-            report({"code": "unexpected", "message": message}, as_json)
-            raise typer.Exit(FAILED) from error
-        except KeyboardInterrupt as stop:
-            raise typer.Exit(getattr(stop, "exit_code", INTERRUPTED + signal.SIGINT)) from stop
+        except BaseException as error:
+            raise typer.Exit(concluded(error, as_json)) from error
+
+
+def run_to_end(command: Callable[[], object]) -> int:
+    """Run the whole command line; its exit code, once all that it wrote has gone where it should."""
+    code: Any = 0
+    try:
+        interrupts.undo()
+        command()
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException as error:  # outside any command: help, or the version
+        code = concluded(error, "--json" in sys.argv)
+    interrupts.over()
+    return int(code) if terminal.flushed() else FAILED
+
+
+def concluded(error: BaseException, as_json: bool) -> int:
+    """Say how a command ended that was cut short; its exit code. What has no place here is raised again."""
+    if isinstance(error, KeyboardInterrupt):
+        return getattr(error, "exit_code", interrupts.EXIT_CODE)
+    if interrupts.seen():  # and a library has made an error of its own of it
+        return interrupts.EXIT_CODE
+    if isinstance(error, BrokenPipeError):
+        standard.abandon_stdout()
+        return INTERRUPTED + signal.SIGPIPE
+    if isinstance(error, OutputFailed):
+        report(error.facts(), as_json=False)
+        return FAILED
+    if isinstance(error, Problem):
+        report(advised_facts(error), as_json)
+        return REFUSED
+    if isinstance(error, SystemExit | GeneratorExit) or DEBUG in os.environ:
+        raise error
+    advice = f"see `decodelog doctor` and `decodelog audit --all`, or set {DEBUG}=1 to see where"
+    message = f"{type(error).__name__}: {error}; {advice}"
+    report({"code": "unexpected", "message": message}, as_json)
+    return FAILED
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -88,12 +114,25 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def report(facts: dict[str, Any], as_json: bool) -> None:
-    """Say what was refused and why: `code`, `message`, and the facts behind them."""
+    """Say what was refused and why: `code`, `message`, and the facts behind them; in words where JSON has no reader."""
     facts = redacted_facts(facts)
-    if as_json:
-        terminal.write_json({"error": facts})
-    else:
-        terminal.say_error(facts["code"], facts["message"])
+    if as_json and not terminal.is_closed():
+        with suppress(BrokenPipeError, OutputFailed):
+            return terminal.write_json({"error": facts})
+    terminal.say_error(facts["code"], facts["message"])
+
+
+def told_damage(damage: Problem | None) -> dict[str, Any]:
+    """What a JSON value says of the damage behind what it shows."""
+    return {} if damage is None else {"damage": advised_facts(damage)}
+
+
+def end_with(damage: Problem | None, as_json: bool) -> None:
+    """End as what was met behind the part that is shown has it: said in words, unless the JSON value has said it."""
+    if damage is not None:
+        if as_json:
+            raise typer.Exit(REFUSED)
+        raise damage
 
 
 def stop_here(number: int, frame: object) -> None:

@@ -3,63 +3,99 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from math import nan
+from typing import Any, Final, NamedTuple
 
 from ..fsm.emission import plain_alternative
-from ..fsm.errors import NoSuchStep
-from ..fsm.events import DecisionMade, OutputCommitted, RequestClosed, RequestFailed
+from ..fsm.errors import Defect, EvidenceSealed, NoSuchStep, Problem
+from ..fsm.events import CallCompleted, DecisionMade, OutputCommitted, RequestClosed, RequestFailed
+from ..fsm.finish import FinishReason
 from ..fsm.fold import fold
-from ..fsm.ports import EventLog
-from ..fsm.receipt import Receipt
+from ..fsm.load import load
+from ..fsm.output.horizon import Horizon
+from ..fsm.ports import EventLog, Record
+from ..fsm.receipt import Receipt, Selection
+from ..fsm.spec import Spec
 from ..fsm.state import State
+from ..fsm.thinned import NOT_KEPT, ThinnedDecision
+from ..fsm.transcript import Transcript
 from .policy_text import Place, effects, removers
 from .reading import events_of
+
+EVIDENCE: Final = ("receipt", "scores", "margin", "draw")
+"""What a sealed log does not keep of the steps in the middle of a run."""
+
+
+class Committed(NamedTuple):
+    """What a commit did: its place in the log, the text that it released, the horizon after it, and the ends due."""
+
+    sequence: int
+    released: str
+    horizon: Horizon
+    due: tuple[FinishReason, ...]
 
 
 @dataclass(slots=True)
 class Decision:
-    """One recorded decision: the state it was made in, its receipt, and what became of it.
+    """One recorded decision: where it was made, its receipt, and what became of it.
 
     sequence   its place in the job's log
-    before     the PREFILLED state
+    scores     the digest of the score row; empty where a sealed log does not keep it, nor then the receipt's id, its
+               margin and its draw
+    horizon    before it
     output     the tokens before it
-    after      the state after its commit; None where it is recorded and not consumed
-    committed  the commit's place in the log
+    committed  None where it is recorded and not consumed
     ended      the state in which the job ended, where no other decision came between
+    damage     what is wrong with the log behind it, where that was met
     """
 
     sequence: int
-    before: State
+    spec: Spec
+    scores: bytes
+    horizon: Horizon
     receipt: Receipt
-    output: tuple[int, ...]
-    after: State | None = None
-    committed: int | None = None
+    output: tuple[int, ...] = ()
+    committed: Committed | None = None
     ended: State | None = None
+    damage: Problem | None = None
 
 
 def decision_of(log: EventLog, job: str, step: int | None = None) -> Decision:
     """The decision of output token number `step`, counted from 0; None: the newest.
 
-    Every event up to it is folded, and so checked. Errors: UnknownJob, NoSuchStep, CorruptRecord and what the fold
-    finds broken.
+    Every event up to it is folded, and so checked; of a sealed log, which keeps less, as much as a load does.
+    Errors: UnknownJob, NoSuchStep; CorruptRecord and what the fold finds broken, where that comes before the decision.
     """
+    try:
+        return _folded(log, job, step)
+    except EvidenceSealed:
+        return _kept(log, job, step)
+
+
+def _folded(log: EventLog, job: str, step: int | None) -> Decision:
     state: State | None = None
     newest: Decision | None = None
     found: Decision | None = None
     output: list[int] = []
-    for sequence, event in events_of(log, job):
-        before, state = state, fold(state, event)
-        if isinstance(event, DecisionMade) and before is not None:
-            if found is not None:
-                break
-            newest = Decision(sequence, before, event.receipt, ())
-            found = newest if event.receipt.step == step else None
-        elif isinstance(event, OutputCommitted) and newest is not None:
-            newest.after, newest.committed = state, sequence
-            output.append(newest.receipt.selection.token)
-        elif isinstance(event, RequestClosed | RequestFailed) and newest is not None:
-            newest.ended = state
+    try:
+        for sequence, event in events_of(log, job):
+            before, state = state, fold(state, event)
+            if isinstance(event, DecisionMade) and before is not None:
+                if found is not None:
+                    break
+                newest = Decision(sequence, before.spec, before.scores, before.horizon, event.receipt)
+                found = newest if event.receipt.step == step else None
+            elif isinstance(event, OutputCommitted) and newest is not None:
+                newest.committed = Committed(sequence, state.delta, state.horizon, state.due)
+                output.append(newest.receipt.selection.token)
+            elif isinstance(event, RequestClosed | RequestFailed) and newest is not None:
+                newest.ended = state
+    except Defect as damage:  # what came before it is proven
+        if newest is None or (step is not None and found is None):
+            raise
+        newest.damage = damage
     found = newest if step is None else found
     if found is None:
         raise NoSuchStep(job, step, 0 if newest is None else newest.receipt.step + 1)
@@ -67,31 +103,73 @@ def decision_of(log: EventLog, job: str, step: int | None = None) -> Decision:
     return found
 
 
+def _kept(log: EventLog, job: str, step: int | None) -> Decision:
+    """The decision as a sealed log has it, which is one of an ended job."""
+    records = list(log.read(job))
+    transcript = Transcript()
+    load(transcript, records)
+    if (state := transcript.state) is None:
+        raise NoSuchStep(job, step, 0)
+    made, last = _decisions(records), transcript.moments[-1].before
+    if step is not None and step >= len(made):
+        raise NoSuchStep(job, step, len(made))
+    place = len(made) - 1 if step is None else step
+    sequence, scores, receipt = made[place]
+    decision = Decision(sequence, state.spec, scores, last, receipt, tuple(transcript.token_ids[:place]))
+    commits = [moment for moment in transcript.moments if moment.selection is not None]
+    newest = place == len(made) - 1
+    if place < len(commits):
+        commit = commits[place]
+        decision.horizon = commit.before
+        decision.committed = Committed(commit.sequence, commit.delta, commit.after, state.due if newest else ())
+    decision.ended = state if newest else None
+    return decision
+
+
+def _decisions(records: Iterable[Record]) -> list[tuple[int, bytes, Receipt]]:
+    """Each decision of a sealed log in order: its place, the digest of its score row, and its receipt."""
+    made: list[tuple[int, bytes, Receipt]] = []
+    scores = b""
+    for record in records:
+        for sequence, event in enumerate(record.events, start=record.first):
+            match event:
+                case CallCompleted():
+                    scores = event.scores
+                case ThinnedDecision(step, branch, token, support, raw, logprob, alternatives, piece, hidden):
+                    chosen = Selection(token, support, raw, logprob, nan, alternatives=alternatives)
+                    made.append((sequence, b"", Receipt(step, branch, chosen, piece, hidden, NOT_KEPT)))
+                case DecisionMade():
+                    made.append((sequence, scores, event.receipt))
+    return made
+
+
 def explained(decision: Decision) -> dict[str, Any]:
     """The decision as plain values, ready for JSON: bytes as hexadecimal digits, log-probabilities in nats.
 
     `effects` says of each transform in words what it does at this step, and what it did to the chosen token's score
-    where the log can say so. Of the tokens that were not chosen the log holds the ids, and not the texts.
+    where the log can say so. `not_kept` names what a sealed log has no more. Of the tokens that were not chosen the log
+    holds the ids, and not the texts.
     """
-    before, receipt = decision.before, decision.receipt
-    chosen, envelope = receipt.selection, before.spec.envelope
-    policy, place = envelope.policy, Place(before.spec, decision.output)
+    spec, receipt = decision.spec, decision.receipt
+    chosen, envelope, kept = receipt.selection, spec.envelope, receipt.receipt_id != NOT_KEPT
+    policy, place = envelope.policy, Place(spec, decision.output)
     return {
-        "job": before.spec.job,
+        "job": spec.job,
         "step": receipt.step,
         "sequence": decision.sequence,
-        "receipt": receipt.receipt_id.hex(),
-        "scores": before.scores.hex(),
+        "not_kept": [] if kept else list(EVIDENCE),
+        "receipt": receipt.receipt_id.hex() if kept else None,
+        "scores": decision.scores.hex() if kept else None,
         "token": chosen.token,
         "text": receipt.piece.decode(errors="replace"),
         "bytes": receipt.piece.hex(),
         "hidden": receipt.hidden,
-        "shown": not (receipt.hidden and before.spec.skip_special),
+        "shown": not (receipt.hidden and spec.skip_special),
         "family": policy.family,
         "tie_rule": policy.tie_rule,
         "transforms": [transform.model_dump() for transform in policy.transforms],
         "effects": effects(place, chosen.token),
-        "held_back_until": before.spec.min_new_tokens,
+        "held_back_until": spec.min_new_tokens,
         "vocabulary": envelope.text_interface.vocabulary_size,
         "support": chosen.support,
         "logprob_raw": chosen.logprob_raw,
@@ -110,7 +188,7 @@ def explained(decision: Decision) -> dict[str, Any]:
 
 
 def _draw(decision: Decision) -> dict[str, Any] | None:
-    receipt, rng = decision.receipt, decision.before.spec.envelope.rng
+    receipt, rng = decision.receipt, decision.spec.envelope.rng
     unit, start, end = receipt.selection.unit_draw, receipt.selection.start, receipt.selection.end
     if unit is None:
         return None
@@ -120,16 +198,16 @@ def _draw(decision: Decision) -> dict[str, Any] | None:
 
 def _committed(decision: Decision) -> dict[str, Any]:
     """What the commit released, and where that begins, as in a stream; what it still holds back, and why."""
-    start, after = decision.before.horizon, decision.after
+    start, done = decision.horizon, decision.committed
     return {
-        "committed": after is not None,
-        "committed_sequence": decision.committed,
-        "released": None if after is None else after.delta,
+        "committed": done is not None,
+        "committed_sequence": None if done is None else done.sequence,
+        "released": None if done is None else done.released,
         "released_at": {"characters": start.characters_released, "bytes": start.bytes_released},
-        "held": None if after is None else after.horizon.held.hex(),
-        "undecoded": None if after is None else after.horizon.undecoded.hex(),
-        "alignment": decision.before.spec.alignment,
-        "due": [] if after is None else [reason.value for reason in after.due],
+        "held": None if done is None else done.horizon.held.hex(),
+        "undecoded": None if done is None else done.horizon.undecoded.hex(),
+        "alignment": decision.spec.alignment,
+        "due": [] if done is None else [reason.value for reason in done.due],
     }
 
 

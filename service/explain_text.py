@@ -24,7 +24,8 @@ def told(facts: Facts) -> list[Line]:
 
 
 def _choice(facts: Facts) -> Iterator[Line]:
-    where = f"event {facts['sequence']} of its log, receipt {facts['receipt'][:16]}"
+    receipt = f"receipt {facts['receipt'][:16]}" if facts["receipt"] is not None else "which is sealed"
+    where = f"event {facts['sequence']} of its log, {receipt}"
     yield "decision", f"output token {facts['step']} of job {facts['job']}, {where}"
     yield "token", _token(facts)
     after = " after these, in order" if facts["effects"] else ""
@@ -34,9 +35,12 @@ def _choice(facts: Facts) -> Iterator[Line]:
         yield "", f"{effect['kind']}: {effect['does']}{chosen}"
     yield "support", f"{facts['support']} of {facts['vocabulary']} tokens could be chosen"
     yield "chance", _chance(facts["logprob_raw"], facts["logprob"])
-    yield "draw", _draw(facts["draw"], facts["tie_rule"])
-    margin = "there is no second token" if facts["margin"] is None else f"{facts['margin']:.4f} nats"
-    yield "margin", f"best raw score over the second best, before the policy: {margin}"
+    if facts["family"] == "greedy" or "draw" not in facts["not_kept"]:
+        yield "draw", _draw(facts["draw"], facts["tie_rule"])
+    if facts["not_kept"]:
+        yield "not kept", f"{', '.join(facts['not_kept'])}: running the request again has them"
+    else:
+        yield "margin", _margin(facts["margin"])
     for rank, each in enumerate(facts["alternatives"], 1):
         yield f"best {rank}", _alternative(each, facts["token"])
     if facts["structure"] is not None:
@@ -57,6 +61,11 @@ def _chance(raw: float, processed: float | None) -> str:
     if processed is None:
         return f"{before} before the policy, which removed it"
     return f"{before} before the policy, {round(processed, 4) + 0.0:.4f} after it ({processed - raw:+.4f})"
+
+
+def _margin(margin: float | None) -> str:
+    words = "there is no second token" if margin is None else f"{margin:.4f} nats"
+    return f"best raw score over the second best, before the policy: {words}"
 
 
 def _draw(draw: Facts | None, tie_rule: str) -> str:

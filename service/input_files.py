@@ -48,6 +48,8 @@ def read(path: str) -> bytes:
     """
     try:
         if path == "-":
+            if sys.stdin is None:
+                raise UnreadableInput(path, "standard input is closed")
             raw = _bounded(sys.stdin.buffer)
         else:
             with Path(path).open("rb") as file:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..fsm.emission import Emission
-from . import terminal
+from . import standard, terminal
 from .event_text import named
 
 
@@ -35,6 +35,8 @@ class Printer:
             # Who asked for the result alone is written to at the end, when it is too late to cancel anything.
             if self._cancel is not None and terminal.reader_left():
                 self._reader_left()
+        elif text and terminal.is_closed():
+            self._reader_left()
         elif text:
             try:
                 terminal.write(text)
@@ -43,7 +45,7 @@ class Printer:
 
     def _reader_left(self) -> None:
         cancel, self._cancel, self._silent = self._cancel, None, True
-        terminal.abandon_stdout()
+        standard.abandon_stdout()
         jobs = (
             ("the job goes on", "the job is cancelled") if self._jobs == 1 else ("the jobs go on", "they are cancelled")
         )

@@ -67,9 +67,10 @@ def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Pat
     try:
         for job in jobs:
             try:
-                hear(erase(log, job, snapshots))
+                done: Erased | Refused = erase(log, job, snapshots)
             except (Rejected, Defect) as problem:
-                hear(Refused(job, "erase", problem))
+                done = Refused(job, "erase", problem)
+            hear(done)
     finally:
         scrubbed = log.scrub()
     return scrubbed
@@ -82,17 +83,19 @@ def uncache_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: P
     for job in jobs:
         try:
             discard(snapshots, binding(log.row(job)))
-            hear(Uncached(job))
+            done: Uncached | Refused = Uncached(job)
         except CacheInUse as problem:
-            hear(Refused(job, "uncache", problem))
+            done = Refused(job, "uncache", problem)
+        hear(done)
 
 
 def seal_all(log: SealableLog, jobs: Iterable[str], hear: Heard) -> None:
     """Seal these jobs; `hear` is told each, or why it was refused. What is erased meanwhile is passed over."""
     for job in jobs:
         try:
-            hear(seal(log, job))
+            done: Sealed | Refused = seal(log, job)
         except ContentErased:
             continue
         except (Rejected, Defect) as problem:
-            hear(Refused(job, "seal", problem))
+            done = Refused(job, "seal", problem)
+        hear(done)

@@ -37,6 +37,7 @@ _SPAN = struct.Struct(">QQQ")
 _SIZE = struct.Struct(">Q")
 _HEAD_BYTES = len(MARK) + 1 + _SIZE.size
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 0, "pb": 0}]
+_WINDOW_MIN, _WINDOW_MAX = 1 << 12, 1 << 26  # bytes; the larger is the preset's own, which every release reads with
 
 
 def seal(head: Head, rows: Sequence[Stored], records: Sequence[Record], structured: bool) -> Stored:
@@ -53,10 +54,17 @@ def seal(head: Head, rows: Sequence[Stored], records: Sequence[Record], structur
         else:
             made += [(WHOLE, rows[index].fence, rows[index].key, rows[index].payload) for index in chosen]
     body = packb(made)
-    compressed = lzma.compress(body, lzma.FORMAT_RAW, filters=_FILTERS)
+    compressed = lzma.compress(body, lzma.FORMAT_RAW, filters=_filters(len(body)))
     payload = b"".join((MARK, bytes([VERSION]), _SIZE.pack(len(body)), compressed))
     row = Stored(1, head.sequence, rows[-1].fence, b"", head.chain, payload)
     return row._replace(key=key_of(row))
+
+
+def _filters(size: int) -> list[dict[str, int]]:
+    """For a body of so many bytes: a window that holds it. To lay out one of 64 MiB takes longer than to compress most
+    logs; whoever reads may have any that is no smaller.
+    """
+    return [_FILTERS[0] | {"dict_size": min(max(size, _WINDOW_MIN), _WINDOW_MAX)}]
 
 
 def whole_erased(head: Head, fence: int, payload_digest: bytes) -> Stored:

@@ -132,6 +132,8 @@ GUIDANCE: Final = {
     "again, or make another one where the job is.",
     "restore_conflict": "Nothing has changed. Compare both with `decodelog show JOB` and `decodelog verify FILE`: the "
     "log there has gone another way, or another request has this name or this idempotency key.",
+    "output_failed": "Exit code 1, and what the command did stands: where a job was admitted, standard error names it, "
+    "and it is not to be submitted again.",
     "terminal": "The job has ended: there is nothing to do.",
     "idempotency_conflict": "Two callers use one key, or one caller changes its request between tries: tell it.",
 }

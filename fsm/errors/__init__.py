@@ -122,8 +122,10 @@ from .export import (
 from .command import (
     AmbiguousJob as AmbiguousJob,
     FamilyMeant as FamilyMeant,
+    OutputFailed as OutputFailed,
     UnreadableInput as UnreadableInput,
     UnwritableOutput as UnwritableOutput,
+    WholeNameNeeded as WholeNameNeeded,
     ConflictingFlags as ConflictingFlags,
     ChildFailed as ChildFailed,
 )

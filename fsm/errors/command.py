@@ -47,6 +47,28 @@ class UnwritableOutput(Rejected):
 
 
 @dataclass(eq=False)
+class OutputFailed(Rejected):
+    """Standard output does not take what a command has to say; what the command did before is not undone."""
+
+    code = "output_failed"
+    says = (
+        "standard output cannot be written: {reason}; what was done before stands, as `decodelog jobs` shows: make "
+        "room, or send the output elsewhere"
+    )
+    reason: str
+
+
+@dataclass(eq=False)
+class WholeNameNeeded(Rejected):
+    code = "whole_name_needed"
+    says = (
+        "{given} is only the beginning of {name}; write the whole name, or give --yes: what is erased is gone for good"
+    )
+    given: str
+    name: str
+
+
+@dataclass(eq=False)
 class ConflictingFlags(Rejected):
     code = "conflicting_flags"
     says = "{flags} cannot be used together; {advice}"

@@ -21,8 +21,9 @@ From = Annotated[
     str,
     typer.Option(
         "--level",
-        metavar="state|tensor|policy|decision|sequence|resume",
-        help="The first level that counts; those before may differ. Sealed jobs have the last two.",
+        metavar="LEVEL",
+        help="The first level that counts, of state, tensor, policy, decision, sequence and resume; those before may "
+        "differ. Sealed jobs have the last two.",
     ),
 ]
 

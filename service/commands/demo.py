@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -67,7 +66,6 @@ class Narrator:
         if text and not self._silent:
             terminal.write_styled(text, STYLES[(attempt - 1) % len(STYLES)])
             self._in_line = True
-            sys.stdout.flush()
 
 
 def _fetched(model: str, narrator: Narrator) -> str:

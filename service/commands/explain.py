@@ -8,6 +8,7 @@ import typer
 
 from .. import terminal
 from ..database import opened
+from ..edge import end_with, told_damage
 from ..naming import find_job
 from . import options
 
@@ -23,10 +24,12 @@ def explain(job: options.JobName, step: Step = None, db: options.Database = None
     from ..explain_text import told
 
     with opened(db) as store:
-        facts = explained(decision_of(store, find_job(store, job), step))
+        decision = decision_of(store, find_job(store, job), step)
+    facts = explained(decision)
     if json:
-        terminal.write_json(facts)
-        return
-    lines = told(facts)
-    width = max(len(about) for about, _ in lines)
-    terminal.write("".join(f"{about:<{width}}  {words}\n" for about, words in lines))
+        terminal.write_json(facts | told_damage(decision.damage))
+    else:
+        lines = told(facts)
+        width = max(len(about) for about, _ in lines)
+        terminal.write("".join(f"{about:<{width}}  {words}\n" for about, words in lines))
+    end_with(decision.damage, json)

@@ -34,8 +34,9 @@ def fork(
         with terminal.progress("loading the model"):
             model = Models(home(), lanes=1).load(store.row(parent).model)
             made = fork_job(store, model, parent, at, flags.given(), now_ms(), flags.idempotency_key, retain_ms)
-    if json:
-        told = {"job": made.job, "identity": made.envelope.identity, "created": made.created}
-        terminal.write_json(told | {"parent": {"job": parent, "step": at}})
-    else:
-        terminal.write(f"{made.job}\n")
+    with terminal.acknowledging(f"job {made.job} is admitted, and nobody reads standard output: do not fork it again"):
+        if json:
+            told = {"job": made.job, "identity": made.envelope.identity, "created": made.created}
+            terminal.write_json(told | {"parent": {"job": parent, "step": at}})
+        else:
+            terminal.write(f"{made.job}\n")

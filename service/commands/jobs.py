@@ -11,7 +11,7 @@ import typer
 from ...fsm.errors import ConflictingFlags, Terminal
 from .. import terminal
 from ..database import opened
-from ..edge import FAILED
+from ..edge import FAILED, end_with, told_damage
 from ..listing import listed
 from ..naming import find
 from ..table import Table
@@ -65,21 +65,25 @@ def _write_array(pages: Iterator[list[dict[str, Any]]]) -> None:
 
 def show(job: options.JobOrFamily, db: options.Database = None, json: options.Json = False) -> None:
     """Print a job, or each of a family: how it stands, its usage, and its text so far."""
-    from ..reading import transcript_of
+    from ..reading import proven_of
 
     with opened(db) as store:
         found = find(store, job)
         rows = [store.row(name) for name in found.jobs]
-        results = [transcript_of(store, name).result() for name in found.jobs]
+        read = [proven_of(store, name) for name in found.jobs]
+    results = [transcript.result() for transcript, _ in read]
+    damage = next((damage for _, damage in read if damage is not None), None)
     say_missing(found)
     if json:
-        terminal.write_json(told(found, results))
-        return
+        each = [result | told_damage(damage) for result, (_, damage) in zip(results, read, strict=True)]
+        terminal.write_json(told(found, each))
+        return end_with(damage, json)
     shown = [
         (terminal.heading(row.job) if found.is_family else "") + _shown(row, result)
         for row, result in zip(rows, results, strict=True)
     ]
     terminal.write("\n".join(shown))
+    end_with(damage, json)
 
 
 def _shown(row: JobRow, result: dict[str, Any]) -> str:

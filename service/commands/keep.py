@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...fsm.errors import ContentErased, Problem, SealRefused
+from ...fsm.errors import ContentErased, Problem, SealRefused, WholeNameNeeded
 from .. import terminal
 from ..advice import advised, advised_facts
 from ..database import opened
 from ..durations import milliseconds
-from ..edge import FAILED, report
+from ..edge import FAILED, REFUSED, report
 from ..naming import find
 from . import options
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from ...fsm.ports import EventLog
     from ..erase import Erased
     from ..seal import Sealed
-    from ..sweep import Refused, Uncached
+    from ..sweep import Due, Refused, Uncached
 
 _NAMES = typer.Argument(metavar="JOB", help="Names of jobs or families, or their beginnings.", show_default=False)
 _SNAPSHOTS = typer.Option(
@@ -45,6 +47,7 @@ SealAfter = Annotated[
 ]
 PAST = {"erase": "erased", "seal": "sealed", "uncache": "rid of its cache"}
 
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask, and take the beginnings of names, too.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what is due, and change nothing.")]
 
 
@@ -76,16 +79,47 @@ def seal(
         seal_all(store, jobs, told.hear)
 
 
-def erase(job: Names, snapshots: Snapshots = None, db: options.Database = None, json: options.Json = False) -> None:
-    """Erase prompt, output and request of ended jobs for good; the chain of their logs can still be proven."""
-    from ..erase import check_ended, forks_of
-    from ..sweep import erase_all
+def erase(
+    job: Names,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    snapshots: Snapshots = None,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Erase prompt, output and request of ended jobs for good; the chain of their logs can still be proven.
 
-    with Told(json) as told, opened(db) as store:
+    On a terminal it asks first. Elsewhere it takes whole names only, or --yes.
+    """
+    from ..erase import check_ended, forks_of
+    from ..sweep import Due, erase_all
+
+    with opened(db) as store, ExitStack() as stack:
         jobs = named(store, job)
-        check_ended([store.row(name) for name in jobs])
+        rows = [store.row(name) for name in jobs]
+        check_ended(rows)
+        if dry_run:
+            return tell_due(Due([row.job for row in rows if row.erased_ms is None], [], []), json)
+        if not yes:
+            confirm(store, job, jobs)
+        told = stack.enter_context(Told(json))
         told.forks, told.scrubbed = forks_of(store, jobs), False
         told.scrubbed = erase_all(store, jobs, told.hear, snapshots)
+
+
+def confirm(log: EventLog, given: Sequence[str], jobs: Sequence[str]) -> None:
+    """Have somebody at a terminal say yes to these jobs. Errors: WholeNameNeeded where nobody is there to be asked."""
+    if terminal.can_ask():
+        for name in jobs:
+            terminal.say(name)
+        what = "this job" if len(jobs) == 1 else f"these {len(jobs)} jobs"
+        if not terminal.ask(f"Erase prompt, output and request of {what} for good?"):
+            terminal.say("nothing was erased")
+            raise typer.Exit(REFUSED)
+        return
+    for each in given:
+        if each != (name := find(log, each).name):
+            raise WholeNameNeeded(each, name)
 
 
 def sweep(
@@ -107,6 +141,11 @@ def sweep(
         return
     with opened(db) as store:
         found = due(store, after_ms, snapshots)
+    tell_due(found, json)
+
+
+def tell_due(found: Due, json: bool) -> None:
+    """Say what would be done, and is not."""
     if json:
         terminal.write_json({"due": found._asdict()})
     else:

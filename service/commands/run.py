@@ -57,12 +57,14 @@ def submit(flags: DraftFlags, db: options.Database = None, json: options.Json = 
     with opened(db, create=True) as store:
         found, created = _submit(store, _models(draft.n), flags, draft)
         identity = store.row(found.jobs[0]).identity
-    if not json:
-        terminal.write(f"{found.name}\n")
-    elif found.is_family:
-        terminal.write_json({"family": found.name, "jobs": found.jobs, "created": created})
-    else:
-        terminal.write_json({"job": found.name, "identity": identity, "created": created})
+    what = f"{'family' if found.is_family else 'job'} {found.name} is admitted"
+    with terminal.acknowledging(f"{what}, and nobody reads standard output: do not submit it again"):
+        if not json:
+            terminal.write(f"{found.name}\n")
+        elif found.is_family:
+            terminal.write_json({"family": found.name, "jobs": found.jobs, "created": created})
+        else:
+            terminal.write_json({"job": found.name, "identity": identity, "created": created})
 
 
 def resume(

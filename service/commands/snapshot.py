@@ -17,8 +17,8 @@ Form = Annotated[
     str,
     typer.Option(
         "--form",
-        metavar="pending-suffix|repaired",
-        help="As the job stands, or after a call over the token that was not processed yet.",
+        metavar="FORM",
+        help="pending-suffix: as the job stands; repaired: after a call over the token that was not processed yet.",
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.", show_default=False)]
@@ -28,8 +28,9 @@ Rebuild = Annotated[
     str | None,
     typer.Option(
         "--rebuild",
-        metavar="prefill|reexecute",
-        help="How rows that are kept nowhere come back: one call, or the recorded calls again (bit-exact, slower).",
+        metavar="HOW",
+        help="How rows that are kept nowhere come back: prefill, in one call; reexecute, by the recorded calls again "
+        "(bit-exact, slower).",
         show_default="prefill",
     ),
 ]
@@ -116,9 +117,10 @@ def restore(
         if not isinstance(store, DatabaseStore):
             raise UnsupportedDatabase("memory://", "what is restored there ends with this process")
         done = bring(store, found, snapshots, model)
-    if json:
-        terminal.write_json([each._asdict() for each in done])
-        return
-    for each in done:
-        rows = f", rows of {each.rows} tokens" if each.rows else ""
-        terminal.write(f"{each.job}: {each.outcome}, {each.state} at event {each.sequence}{rows}\n")
+    with terminal.acknowledging(f"all {len(done)} jobs of {file} are in the database"):
+        if json:
+            terminal.write_json([each._asdict() for each in done])
+            return
+        for each in done:
+            rows = f", rows of {each.rows} tokens" if each.rows else ""
+            terminal.write(f"{each.job}: {each.outcome}, {each.state} at event {each.sequence}{rows}\n")

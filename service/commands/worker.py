@@ -41,7 +41,7 @@ def worker(
 ) -> None:
     """Run jobs as they come, and print a line for each that ends."""
     form = options.rebuild_form(rebuild)
-    with opened(db) as store:
+    with opened(db, create=True) as store:
         terminal.say("working; Ctrl-C ends after the step at hand and leaves unfinished jobs to others", style="dim")
         work(store, json=json, drain=drain, form=form, lanes=lanes, snapshots=snapshots)
 

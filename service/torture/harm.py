@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,7 @@ def server_away(siege: Siege) -> Iterator[float]:
         yield 0.05 + 0.1 * siege.draw()
         siege.look()
         if how is None:
-            for backend in ground.backends()[:1]:
-                os.kill(backend, signal.SIGKILL)  # the server then ends all others, this one's too, and recovers
+            if kill_one(ground.backends()):  # the server then ends all others, this one's too, and recovers
                 late = time.monotonic() + LATE_S
                 while ground.connected() and time.monotonic() < late:
                     yield 0.01
@@ -66,6 +65,15 @@ def server_away(siege: Siege) -> Iterator[float]:
             ground.server.start()
         yield from until_back(ground)
         siege.look()
+
+
+def kill_one(backends: Iterable[int]) -> bool:
+    """Kill the first of these processes that is still there; whether one was. Each may end at any moment by itself."""
+    for backend in backends:
+        with suppress(ProcessLookupError):
+            os.kill(backend, signal.SIGKILL)
+            return True
+    return False
 
 
 def until_back(ground: PostgresGround) -> Iterator[float]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,7 @@ from decodelog.fsm.ports import JobRow
 from decodelog.service.cli import app
 from decodelog.service.database import open_database
 
-COMMAND = (sys.executable, "-m", "decodelog.service.cli")
+COMMAND = (sys.executable, "-m", "decodelog.service.entry")
 POLL_S = 0.005
 PATIENCE_S = 60.0
 
@@ -76,6 +78,25 @@ def ended(running: subprocess.Popen[str]) -> Ended:
     """Wait for a process to end by itself."""
     stdout, stderr = running.communicate(timeout=PATIENCE_S)
     return Ended(running.returncode, stdout, stderr)
+
+
+def at_terminal(given: list[str], answer: str = "", **changes: str) -> tuple[int, str]:
+    """Run a program likewise, with lines typed in beforehand. Newlines reach the test as they were written."""
+    ours, theirs = pty.openpty()
+    mode = termios.tcgetattr(theirs)
+    mode[1] &= ~termios.OPOST
+    mode[3] &= ~termios.ECHO
+    termios.tcsetattr(theirs, termios.TCSANOW, mode)
+    os.write(ours, answer.encode())
+    changes = {"TERM": "xterm-256color", **changes}
+    running = subprocess.Popen(given, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**changes))
+    os.close(theirs)
+    got = b""
+    with suppress(OSError):  # how a terminal ends
+        while chunk := os.read(ours, 65536):
+            got += chunk
+    os.close(ours)
+    return running.wait(), got.decode()
 
 
 def jobs(url: str) -> list[JobRow]:

@@ -184,12 +184,22 @@ def test_every_code_of_the_table_is_a_name_that_programs_can_rely_on() -> None:
     assert {code for _, code, _ in CASES} <= {kind.code for kind in kinds} | {"wrong_use"}
 
 
-@pytest.mark.parametrize("command", ["jobs", "show x", "events x", "tail x", "audit", "worker --drain", "resume --all"])
+@pytest.mark.parametrize("command", ["jobs", "show x", "events x", "tail x", "audit", "resume --all"])
 def test_reading_commands_make_no_database(command: str, empty_sqlite_url: str) -> None:
     refused = decodelog(*command.split(), "--json", db=empty_sqlite_url)
     assert (refused.code, refused.error["code"]) == (2, "schema_missing")
     assert "decodelog db upgrade" in refused.error["message"]
     assert not Path(empty_sqlite_url.removeprefix("sqlite:///")).exists()
+
+
+def test_a_worker_makes_the_database_where_run_does(empty_sqlite_url: str, made: dict[str, str]) -> None:
+    """Whichever of a worker and its first submitter begins first."""
+    file = Path(empty_sqlite_url.removeprefix("sqlite:///"))
+    assert decodelog("worker", "--drain", db=empty_sqlite_url).code == 0
+    assert file.exists()
+    assert decodelog("submit", "--model", made["GOOD"], "--prompt", "x", db=empty_sqlite_url).code == 0
+    assert decodelog("worker", "--drain", db=empty_sqlite_url).code == 0
+    assert [row.finish for row in jobs(empty_sqlite_url)] == ["eos"]
 
 
 @pytest.mark.contract("LOG-6")

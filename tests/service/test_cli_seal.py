@@ -139,7 +139,7 @@ def test_what_is_sealed_away_is_named_and_never_taken_for_the_same(model: Path, 
     one, two = (row.job for row in jobs(sqlite_url))
     assert decodelog("compare", one, two, "--json", db=sqlite_url).json["same"] is True
     assert decodelog("seal", one, db=sqlite_url).code == 0
-    for command in (("compare", one, two), ("compare", two, one), ("compare", one, "--reexecute"), ("explain", one)):
+    for command in (("compare", one, two), ("compare", two, one), ("compare", one, "--reexecute")):
         refused = decodelog(*command, "--json", db=sqlite_url)
         assert (refused.code, refused.error["code"], refused.error["job"]) == (2, "evidence_sealed", one)
         assert "margin and draw are not kept" in refused.error["message"]
@@ -149,10 +149,37 @@ def test_what_is_sealed_away_is_named_and_never_taken_for_the_same(model: Path, 
     run(model, sqlite_url, "greedy")
     other = decodelog("compare", one, jobs(sqlite_url)[2].job, "--level", "sequence", "--json", db=sqlite_url)
     assert (other.code, other.json["level"]) == (1, "sequence")
-    assert decodelog("explain", one, "--step", 0, "--json", db=sqlite_url).code == 0
     fork = decodelog("fork", one, "--at", 12, "--json", db=sqlite_url)
     assert (fork.code, fork.json["parent"]) == (0, {"job": one, "step": 12})
     assert decodelog("resume", one, db=sqlite_url).stdout == decodelog("resume", two, db=sqlite_url).stdout
+
+
+@pytest.mark.contract("FSM-5")
+@pytest.mark.parametrize("request_name", ["sampled", "greedy", "alternatives", "one", "structured"])
+def test_each_step_of_a_sealed_log_is_explained_with_what_is_kept(
+    request_name: str, model: Path, sqlite_url: str
+) -> None:
+    run(model, sqlite_url, request_name)
+    (row,) = jobs(sqlite_url)
+
+    def explained(*step: object) -> dict[str, Any]:
+        return decodelog("explain", row.job, *step, "--json", db=sqlite_url).json
+
+    asked: list[tuple[object, ...]] = [("--step", step) for step in range(row.output)]
+    before = [explained(*each) for each in [*asked, ()]]
+    assert decodelog("seal", row.job, db=sqlite_url).code == 0
+    after = [explained(*each) for each in [*asked, ()]]
+    lost = [new["not_kept"] for new in after]
+    for old, new in zip(before, after, strict=True):
+        gone = dict.fromkeys(new["not_kept"])
+        assert new == old | gone | {"not_kept": new["not_kept"]}
+        assert set(gone) in (set(), {"receipt", "scores", "margin", "draw"})
+    assert any(lost) is (row.output > 5 and request_name != "structured")
+    assert (lost[0], lost[-1]) == ([], [])
+    words = decodelog("explain", row.job, "--step", row.output // 2, db=sqlite_url).stdout
+    assert ("not kept  receipt, scores, margin, draw" in words) is bool(lost[row.output // 2])
+    refused = decodelog("explain", row.job, "--step", row.output, "--json", db=sqlite_url)
+    assert (refused.code, refused.error["code"], refused.error["count"]) == (2, "no_such_step", row.output)
 
 
 @pytest.mark.contract("LOG-3")

@@ -292,7 +292,7 @@ def test_it_needs_no_model_and_no_framework(db: str, short_model: Path) -> None:
 def test_edges_and_long_lists_are_short_sentences(db: str, short_model: Path) -> None:
     job = job_of(db, short_model, "--top-p", 0.9, "--temperature", 1, "--max-new-tokens", 1)
     with opened(db) as store:
-        spec = decision_of(store, job).before.spec
+        spec = decision_of(store, job).spec
     many = [{"token_id": token, "bias": -1} for token in range(10)]
     policy = spec.envelope.policy.model_copy(
         update={

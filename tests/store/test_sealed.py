@@ -41,6 +41,31 @@ def log() -> StoredLog:
     return whole
 
 
+def test_a_small_log_is_compressed_with_a_small_window_to_the_same_row(
+    log: StoredLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier releases wrote with a window of 64 MiB whatever the log was; both are read with that."""
+    real, windows, sizes = lzma.compress, list[int](), list[int]()
+
+    def compress(body: bytes, form: int, *, filters: list[dict[str, int]]) -> bytes:
+        windows.append(filters[0]["dict_size"])
+        sizes.append(len(body))
+        assert real(body, form, filters=filters) == real(body, form, filters=sealed._FILTERS)
+        return real(body, form, filters=filters)
+
+    monkeypatch.setattr(lzma, "compress", compress)
+    row = seal(log)
+    assert windows == [max(sizes[0], 4096)]
+    assert list(sealed.records(log.job, row))
+    assert [sealed._filters(size)[0]["dict_size"] for size in (0, 5000, 1 << 40)] == [4096, 5000, 64 << 20]
+
+
+def test_what_repeats_far_behind_is_still_found() -> None:
+    far = random.Random(5).randbytes(100_000)
+    body = far + far
+    assert len(lzma.compress(body, lzma.FORMAT_RAW, filters=sealed._filters(len(body)))) < 101_000
+
+
 class Shown:
     """A store that shows one log."""
 

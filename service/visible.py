@@ -1,0 +1,34 @@
+"""What a terminal may be sent: text whose control characters are shown, and not obeyed.
+
+Tokens, paths, names, keys and messages come from models, files and other people. A terminal obeys what it finds in
+them: it moves its cursor over lines that were read as true, takes a clipboard's content (OSC 52), or sets its title.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# C0 but tab and newline, DEL and C1; what turns the order of letters round; halves of surrogate pairs, which stand for
+# bytes that are no UTF-8. Each is one character, so a sequence that is cut between two tokens does not get through.
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_COLOURS: Final = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+def visible(text: str) -> str:
+    r"""The text with `\u001b` for ESC, and so on: within JSON, where that is an escape, the same value."""
+    return _CONTROLS.sub(_escape, text)
+
+
+def visible_line(text: str) -> str:
+    """The same of a value that stands within a line: its tabs and newlines are shown, too."""
+    return visible(text).replace("\t", r"\u0009").replace("\n", r"\u000a")
+
+
+def coloured(text: str) -> str:
+    """What code that is not ours writes, with the colours that it has and nothing else for the terminal to obey."""
+    return "".join(part if index % 2 else visible(part) for index, part in enumerate(_COLOURS.split(text)))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found.group()):04x}"

@@ -1,0 +1,195 @@
+"""What a terminal gets: nothing that others wrote for it to obey; and whole names, however it presents itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commandline import COMMAND, at_terminal, decodelog, environment, jobs, script
+from typer.main import get_command
+
+from decodelog.service import terminal
+from decodelog.service.cli import app
+from decodelog.service.standard import NARROWEST
+from decodelog.service.visible import coloured, visible, visible_line
+
+CLIPBOARD, TITLE, CLEAR, C1 = "\x1b]52;c;QUJD\x07", "\x1b]0;mine\x07", "\x1b[2J\x1b[1A", "\x9b2J\x9d0;x\x9c"
+ATTACKS = f"{CLIPBOARD}{TITLE}{CLEAR}{C1}\r\b\x7f\x00\x0c\u202e\u2066"
+ALL = """
+import json, sys
+from decodelog.service import standard
+from decodelog.service.cli import app
+from decodelog.service.edge import run_to_end
+standard.prepare()
+for index, command in enumerate(json.loads(sys.argv[1])):
+    sys.argv[1:] = command
+    if index:
+        sys.stdout.write("\\n====\\n")
+    run_to_end(lambda: app(command, prog_name="decodelog"))
+"""
+"""Several commands in one process, as `cli.main` runs each."""
+
+OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[1A|\x1b\[2K|\r")  # colours, and a line that is written over
+
+
+def on_terminal(*command: object, db: str | None = None, **changes: str) -> tuple[int, str]:
+    """Run a command with a terminal as all its streams; its exit code and what the terminal got."""
+    given = [*COMMAND, *map(str, command), *(["--db", db] if db else [])]
+    return at_terminal(given, **changes)
+
+
+def harmless(got: str) -> bool:
+    """Whether there is nothing to obey in it but what this program itself writes for people."""
+    return visible(OWN.sub("", got)) == OWN.sub("", got)
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """A model that writes attacks, in a folder whose name is one."""
+    return script(tmp_path / f"m{CLIPBOARD}{CLEAR}\x9b2J", script={"text": f"{ATTACKS}Hi"})
+
+
+def test_no_sequence_of_a_jobs_own_reaches_a_terminal(odd: Path, sqlite_url: str) -> None:
+    """Its tokens are single bytes here, so every sequence comes in parts."""
+    code, got = on_terminal("run", "--model", odd, "--prompt", "Go", "--idempotency-key", f"k{TITLE}", db=sqlite_url)
+    assert (code, harmless(got)) == (0, True)
+    assert visible(ATTACKS) + "Hi\n" in got
+    assert "loading" in got
+    assert "\x1b[" in got  # our own
+    (row,) = jobs(sqlite_url)
+    commands = (
+        ["show", row.job], ["jobs"], ["tail", row.job], ["events", row.job], ["explain", row.job],
+        ["tail", row.job, "--json"], ["jobs", "--json"],
+        ["run", "--model", f"no{TITLE}", "--prompt", "x"], ["show", f"x{TITLE}"], [f"x{TITLE}"],
+        ["run", "--model", str(odd), "--prompt", "y", "--idempotency-key", f"k{TITLE}"],
+        ["run", "--model", str(odd), "--prompt", "y", "--idempotency-key", f"k{TITLE}", "--json"],
+        ["show", row.job, "--json"],
+    )  # fmt: skip
+    _, got = at_terminal([sys.executable, "-c", ALL, json.dumps(commands)], DECODELOG_DB=sqlite_url)
+    parts = got.split("\n====\n")
+    assert [(command, part) for command, part in zip(commands, parts, strict=True) if not harmless(part)] == []
+    assert "QUJD" in parts[0]
+    assert "QUJD" in parts[1]
+    assert json.loads(parts[-1])["text"] == f"{ATTACKS}Hi"
+
+
+def test_pipes_are_exact(odd: Path, sqlite_url: str) -> None:
+    ran = subprocess.run(
+        [*COMMAND, "run", "--model", str(odd), "--prompt", "Go", "--db", sqlite_url], capture_output=True, check=True
+    )
+    assert ran.stdout == f"{ATTACKS}Hi\n".encode()
+    (row,) = jobs(sqlite_url)
+    assert str(odd) in decodelog("show", row.job, db=sqlite_url).stdout
+    shown = subprocess.run([*COMMAND, "tail", row.job, "--db", sqlite_url], capture_output=True, check=True)
+    assert shown.stdout == ran.stdout
+
+
+def test_what_libraries_write_to_a_terminal_keeps_its_colours_alone() -> None:
+    program = (
+        "import sys, warnings; from decodelog.service import standard; standard.prepare();"
+        f"sys.stdout.write('\\x1b[1mbold\\x1b[0m' + {ATTACKS!r});"
+        f"warnings.warn({ATTACKS!r}); raise ValueError({ATTACKS!r})"
+    )
+    code, got = at_terminal([sys.executable, "-c", program], NO_COLOR="1")
+    assert (code, "\x1b[1mbold\x1b[0m" in got, got.count("QUJD")) == (1, True, 3)
+    assert harmless(got)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 日本 \U0001f600\ttab\nline", "plain é 日本 \U0001f600\ttab\nline"),
+        ("\x1b[31m", r"\u001b[31m"),
+        ("\x9b\r\x7f\u202e\udc9b", r"\u009b\u000d\u007f\u202e\udc9b"),
+        ("", ""),
+    ],
+)
+def test_controls_are_shown_and_all_else_is_as_it_was(text: str, shown: str) -> None:
+    assert visible(text) == shown
+    assert visible(shown) == shown
+    assert visible_line(text) == shown.replace("\t", r"\u0009").replace("\n", r"\u000a")
+    if "\udc9b" not in text:
+        assert json.loads(visible(terminal.json_line([text]))) == [text]
+
+
+def test_every_control_character_is_shown_whatever_it_is_called() -> None:
+    controls = [
+        *map(chr, range(32)),
+        *map(chr, range(127, 160)),
+        *"\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
+    ]
+    assert [each for each in controls if visible(each) == each] == ["\t", "\n"]
+    assert coloured("\x1b[1;31mred\x1b[0m \x1b[2J \x1b[31") == "\x1b[1;31mred\x1b[0m \\u001b[2J \\u001b[31"
+
+
+def test_markup_and_emoji_in_names_are_text(sqlite_url: str, tmp_path: Path) -> None:
+    model = script(tmp_path / "[bold]m[/bold]:smile:[/x]", script={"text": "Hi"})
+    code, got = on_terminal("run", "--model", model, "--prompt", "x", db=sqlite_url, COLUMNS="400", LINES="9")
+    assert (code, "[bold]m[/bold]:smile:[/x]" in got) == (0, True)
+    assert str(model) in on_terminal("jobs", db=sqlite_url)[1]
+
+
+# ---- whole names ----------------------------------------------------------------------------------------------
+
+
+TERMINALS = [
+    {"TERM": "dumb"}, {"TERM": "dumb", "COLUMNS": "160", "FORCE_COLOR": "1"},
+    {"TERM": "xterm", "COLUMNS": "10", "LINES": "3"}, {"TERM": "", "COLUMNS": "0", "NO_COLOR": "1"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", TERMINALS, ids=str)
+def test_a_listing_has_whole_names_on_any_terminal(changes: dict[str, str], short_model: Path, sqlite_url: str) -> None:
+    assert decodelog("submit", "--model", short_model, "--prompt", "Go", db=sqlite_url).code == 0
+    (row,) = jobs(sqlite_url)
+    _, got = on_terminal("jobs", db=sqlite_url, **changes)
+    given = environment(**changes)
+    piped = subprocess.run([*COMMAND, "jobs", "--db", sqlite_url], env=given, capture_output=True, encoding="utf-8")
+    for listing in (got, piped.stdout):
+        assert "…" not in listing
+        line = OWN.sub("", listing).splitlines()[1]
+        assert (line.split()[0], line.split()[1], line.strip().endswith(str(short_model))) == (
+            row.job,
+            "ADMITTED",
+            True,
+        )
+
+
+def test_a_table_asks_no_terminal_for_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says it is dumb gives 80 columns as the answer to whoever does not name lines, too."""
+
+    class Dumb(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", dumb := Dumb())
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.delenv("LINES", raising=False)
+    terminal.write_table(("NAME", "COUNT"), [("x" * 300, 7)])
+    assert dumb.getvalue().splitlines()[1].split() == ["x" * 300, "7"]
+
+
+def test_help_has_whole_names_on_the_narrowest_terminal() -> None:
+    """Every command's, in one process for all of them."""
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    names = [
+        ["--help"],
+        *([name, "--help"] for name in commands),
+        *(["db", name, "--help"] for name in commands["db"].commands),
+    ]
+    for changes in ({"TERM": "dumb", "COLUMNS": "160"}, {"TERM": "dumb", "COLUMNS": "12"}, {"COLUMNS": "20"}):
+        given = environment(**{"TERM": "xterm", **changes})
+        told = subprocess.run(
+            [sys.executable, "-c", ALL, json.dumps(names)], env=given, capture_output=True, encoding="utf-8"
+        ).stdout
+        assert "…" not in told
+        for command in commands.values():
+            for option in command.params:
+                for name in option.opts:
+                    assert not name.startswith("--") or name in told, (changes, name)
+        assert (max(map(len, told.splitlines())) > 2 * NARROWEST - 20) is (changes["COLUMNS"] == "160"), changes

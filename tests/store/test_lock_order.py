@@ -113,8 +113,8 @@ def late(job: str) -> Keep:
 
 
 def restorable(ground: Ground, job: str) -> Restorable:
-    (log,) = ground.store.logs(job)
-    return Restorable(ground.store.row(job), list(log.rows))
+    (rows,) = [list(log.rows) for log in ground.store.logs(job)]
+    return Restorable(ground.store.row(job), rows)
 
 
 def steps(ground: Ground, order: tuple[str, ...]) -> list[Outcome]:

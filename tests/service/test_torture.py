@@ -54,7 +54,7 @@ OTHERS = ("tampered", "harmless", "unseen", "endless", "asked", "hung", "stopped
 def script(*names: str) -> Any:
     """What the script finds under each name."""
     command = [sys.executable, str(BROKEN_STORES), *names]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=100)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

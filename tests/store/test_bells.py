@@ -13,7 +13,7 @@ from steps import admit, write
 from decodelog.fsm.ports import Command
 from decodelog.store.engine import open_store
 
-SOON_S, LONG_S = 0.05, 20.0
+SOON_S, LONG_S = 0.05, 120.0
 
 
 def silent(bell):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from clocks import Clock
+from databases import Clock
 from sqlalchemy import delete, select, update
 from steps import IDENTITY, Writer, admit, write
 

@@ -274,11 +274,19 @@ class Leases(Protocol):
         """Whether there is a live job, leased or not, of `jobs` (None: of all) and not in `exclude`; cheap to ask."""
 
 
+def refused(finish: str) -> str:
+    """The outcome of a command that came after the end of its job."""
+    return f"refused: terminal ({finish})"
+
+
 class Inbox(Protocol):
     """Commands from other processes, idempotent by their id, settled by the owner with what became of them."""
 
     def post(self, command: Command) -> bool:
-        """Store a command durably; False where one with that id is already there."""
+        """Store a command durably; False where one with that id is already there.
+
+        One to a job that has ended is `refused` as it is stored: nobody can carry it out, and its outcome says so.
+        """
 
     def pending(self, jobs: Collection[str]) -> list[Command]:
         """Unsettled commands of these jobs, in order of arrival; what has ended needs no command."""

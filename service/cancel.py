@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..fsm.errors import LostTenure
 from ..fsm.finish import FinishReason
-from ..fsm.ports import CANCEL, Bell, Command, Store
+from ..fsm.ports import CANCEL, Bell, Command, Store, refused
 from ..fsm.transition import CloseRequest
 from ..runtime.host import THREADS, Host
 from .incarnation import dead_workers
@@ -51,15 +51,15 @@ def cancel_all(
 ) -> list[Cancelled | None]:
     """End each job with exactly the tokens committed before; None where its owner has not answered within the time.
 
-    All are asked to end before the first is waited for. A job that has ended stays as it is: the command is settled
-    with how it ended. A command that is not answered in time stays in the inbox, and the job's owner, or its next one,
-    carries it out.
+    All are asked to end before the first is waited for. A job that has ended stays as it is: the command is refused,
+    and how it ended is recorded with that. A command that is not answered in time stays in the inbox, and the job's
+    owner, or its next one, carries it out.
     Errors: UnknownJob, and those of the store.
     """
-    asked = [(store.row(job).finish is not None, ask_to_end(store, job)) for job in jobs]
+    asked = [ask_to_end(store, job) for job in jobs]
     until_s = host.monotonic_s() + timeout_s
     with closing(store.bell()) as bell:
-        return [_await(store, command, before, worker, until_s, dead, host, bell) for before, command in asked]
+        return [_await(store, command, worker, until_s, dead, host, bell) for command in asked]
 
 
 def ask_to_end(store: Store, job: str) -> Command:
@@ -70,13 +70,14 @@ def ask_to_end(store: Store, job: str) -> Command:
 
 
 def _await(
-    store: Store, command: Command, ended_before: bool, worker: str, until_s: float, dead: Dead, host: Host, bell: Bell
+    store: Store, command: Command, worker: str, until_s: float, dead: Dead, host: Host, bell: Bell
 ) -> Cancelled | None:
     job = command.job
     while True:
         if (finish := store.row(job).finish) is not None:
-            store.settle(command.command_id, f"refused: terminal ({finish})" if ended_before else finish)
-            return Cancelled(job, finish, finish == FinishReason.CANCELLED and not ended_before)
+            store.settle(command.command_id, finish)  # if nobody has; one that came after the end was refused by then
+            late = store.outcome(command.command_id) == refused(finish)
+            return Cancelled(job, finish, finish == FinishReason.CANCELLED and not late)
         if _close_without_owner(store, job, worker, dead):
             continue
         if host.monotonic_s() >= until_s:

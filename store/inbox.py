@@ -10,7 +10,7 @@ from sqlalchemy import CompoundSelect, func, insert, literal, null, select, unio
 from sqlalchemy.exc import IntegrityError
 
 from ..fsm.errors import UnknownJob
-from ..fsm.ports import Command
+from ..fsm.ports import Command, refused
 from .bells import ring
 from .database import Database
 from .tables import inbox, jobs
@@ -42,11 +42,13 @@ class DatabaseInbox:
 
     def post(self, command: Command) -> bool:
         with self._database.transaction("post") as connection:
-            job_id = connection.scalar(select(jobs.c.id).where(jobs.c.job == command.job))
-            if job_id is None:
+            job = connection.execute(select(jobs.c.id, jobs.c.finish).where(jobs.c.job == command.job)).one_or_none()
+            if job is None:
                 raise UnknownJob(command.job)
-            values = {"command_id": command.command_id, "job_id": job_id, "kind": command.kind}
+            values = {"command_id": command.command_id, "job_id": job.id, "kind": command.kind}
             values |= {"posted_ms": self._database.now_ms()}
+            if job.finish is not None:
+                values |= {"outcome": refused(job.finish), "settled_ms": self._database.now_ms()}
             try:
                 with connection.begin_nested():
                     connection.execute(insert(inbox).values(values))

@@ -28,6 +28,7 @@ from ..fsm.ports import (
     JobRow,
     Outcome,
     Record,
+    refused,
 )
 from .admission import admission, attached
 from .bells import MemoryBell
@@ -317,9 +318,10 @@ class MemoryStore:
 
     def post(self, command: Command) -> bool:
         with self._lock:
-            self._held(command.job)
+            finish = self._held(command.job).finish
             self._ring()
-            return self._commands.setdefault(command.command_id, found := _Command(command)) is found
+            posted = _Command(command, None if finish is None else refused(finish))
+            return self._commands.setdefault(command.command_id, posted) is posted
 
     def pending(self, jobs: Collection[str]) -> list[Command]:
         with self._lock:

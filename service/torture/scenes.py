@@ -56,6 +56,9 @@ SAMPLED: dict[str, Any] = {
 
 SCORED: dict[str, Any] = {"echo_prompt": True, "prompt_logprobs": 2, "final_cache": "repaired", "max_new_tokens": 7}
 STRUCTURED: dict[str, Any] = {"regex": r"[A-Z][a-z]+, [a-z]+\."}
+DOOMED: dict[str, Any] = {"allowed_token_ids": [*b"Hel"], "no_repeat_ngram_size": 1}
+"""No token may come twice, and three may come: the fourth step leaves none, and the job fails."""
+
 BATCH = (HELD, SAMPLED, SCORED)
 
 
@@ -221,6 +224,7 @@ SCENES = (
     Scene("decided", "three jobs whose receipts are recorded and not consumed", work, start=Status.DECIDED),
     Scene("pending", "three jobs in the middle, one with text held back", work, start=Status.PENDING, beside=False),
     Scene("structured", "a job with a grammar", work, drafts=(STRUCTURED,)),
+    Scene("failed", "a job that fails in the middle, beside one that goes on", work, drafts=(DOOMED, HELD)),
     Scene("cancelled", "two jobs are cancelled in the middle by their owner", cancel_and_work, drafts=BATCH[:2],
           start=Status.PENDING),
     Scene("orphaned", "two jobs are cancelled between decision and commit, and nobody owns them", cancel_alone,

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from jobs import Live, call, crank, decision, drawn, prompt_tokens, selection
 
-from decodelog.fsm.compare import LEVELS, Difference, compare, run_of
+from decodelog.fsm.compare import LEVELS, Difference, compare, run_of, shown
 from decodelog.fsm.errors import BrokenInvariant
 from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.transcript import Transcript
 from decodelog.fsm.transition import (
     CloseRequest,
     CommitOutput,
@@ -235,3 +236,188 @@ def test_a_prompt_s_record_and_a_decision_that_is_not_committed_are_no_step() ->
 def test_a_difference_says_what_is_on_both_sides() -> None:
     found = compare(run_of(with_third().events), run_of(with_third(token=60).events))
     assert found == Difference(2, "decision", "token", 52, 60)
+
+
+# ---- every fact ------------------------------------------------------------------------------------------------------
+
+
+def told(live: Live) -> tuple[Any, ...]:
+    """What a log says of a run, as plain dictionaries."""
+    plain = run_of(live.events)
+    facts = [{level: dict(names) for level, names in each.items()} for each in plain.steps]
+    return dict(plain.request), facts, dict(plain.end), dict(plain.ahead)
+
+
+def test_what_a_run_is_compared_by_is_each_of_these_facts_and_no_other() -> None:
+    """Each with its value, as read from the log step by step: a fact that is left out or swapped is seen here."""
+    at = Live.admit(max_new=3, stop=["<53>"], **{"policy.family": "sample", "rng.seed": 7})
+    befores, receipts, afters = [], [], []
+    for step in range(3):
+        at.do(call(at.state))
+        befores.append(at.state)
+        best = drawn(50 + step, 0.25 + step / 8)
+        at.do(IssueDecision(best, b"<%d>" % (50 + step), step == 1))
+        receipts.append(at.state.receipt)
+        at.do(CommitOutput())
+        afters.append(at.states[-1 - (step == 2)])  # the last commit ends the job, in an event of its own
+    spec = at.state.spec
+    envelope = spec.envelope
+    request, steps, end, next_ = told(at)
+    for found, before, receipt, after in zip(steps, befores, receipts, afters, strict=True):
+        assert receipt is not None
+        chosen, place = receipt.selection, before.frontier
+        assert found == {
+            "state": {
+                "output": place.output,
+                "processed": place.processed,
+                "unprocessed": place.unprocessed,
+                "suffix": place.suffix,
+                "horizon": before.horizon,
+                "structure": before.structure,
+            },
+            "tensor": {"scores": before.scores},
+            "policy": {
+                "support": chosen.support,
+                "margin": chosen.margin,
+                "draw": chosen.unit_draw,
+                "alternatives": chosen.alternatives,
+            },
+            "decision": {
+                "token": chosen.token,
+                "interval": (chosen.start, chosen.end),
+                "logprob_raw": chosen.logprob_raw,
+                "logprob": chosen.logprob,
+                "structure": receipt.structure,
+            },
+            "sequence": {
+                "bytes": receipt.piece,
+                "hidden": receipt.hidden,
+                "text": after.delta,
+                "due": after.due,
+            },
+        }
+    assert request["state"] == {
+        "prompt": spec.prompt,
+        "tokenizer": envelope.text_interface.tokenizer_sha256,
+        "stops": envelope.termination.stop_strings,
+        "detectors": envelope.termination.detectors,
+    }
+    assert set(request["tensor"]) == {
+        *("architecture", "checkpoint", "configuration"),
+        *("weight_dtype", "compute_dtype", "logit_dtype"),
+    }
+    assert set(request["policy"]) == {"family", "transforms", "ending_ids", "min_new_tokens"}
+    assert end == {
+        "sequence": {"finish": (FinishReason.LENGTH, ""), "triggers": at.state.due, "text": at.state.delta},
+        "resume": {
+            "status": at.state.status,
+            "frontier": at.state.frontier,
+            "horizon": at.state.horizon,
+            "structure": at.state.structure,
+        },
+    }
+    rng = envelope.rng
+    assert next_ == {
+        "policy": {"noise": (rng.algorithm, 7, rng.choice)},
+        "resume": {"frontier": (3, 3), "horizon": at.state.horizon, "structure": at.state.structure},
+    }
+    shown_steps = [
+        {"sequence": {name: found["sequence"][name] for name in ("bytes", "hidden", "text")}} for found in steps
+    ]
+    of_readers = shown(at.transcript)
+    assert [dict(each) for each in of_readers.steps] == shown_steps
+    assert (of_readers.request, of_readers.end, of_readers.ahead, of_readers.ending) == (
+        {},
+        end,
+        next_,
+        at.state.ending,
+    )
+
+
+LEVELS_OF_STEPS = [
+    *(("state", name) for name in ("output", "processed", "unprocessed", "suffix", "horizon", "structure")),
+    *(("tensor", name) for name in ("scores",)),
+    *(("policy", name) for name in ("support", "margin", "draw", "alternatives")),
+    *(("decision", name) for name in ("token", "interval", "logprob_raw", "logprob", "structure")),
+    *(("sequence", name) for name in ("bytes", "hidden", "text", "due")),
+]
+
+
+@pytest.mark.parametrize(("level", "name"), LEVELS_OF_STEPS)
+def test_a_single_fact_of_a_single_step_that_differs_is_the_verdict(level: str, name: str) -> None:
+    """Whichever it is: also of those that follow from others, where a fold or a record of it were wrong."""
+    plain = run_of(live().events)
+    steps = [{each: dict(names) for each, names in step.items()} for step in plain.steps]
+    there = steps[2][level][name]
+    steps[2][level][name] = ("other", there)
+    steps[3]["state"]["output"] = "what comes later is no verdict"
+    for one, other, sides in (
+        (plain, plain._replace(steps=steps), (there, ("other", there))),
+        (plain._replace(steps=steps), plain, (("other", there), there)),
+    ):
+        assert compare(one, other) == Difference(2, level, name, *sides)
+        assert compare(one, other, level) == Difference(2, level, name, *sides)
+
+
+@pytest.mark.parametrize(
+    ("level", "name"),
+    [
+        *(("sequence", name) for name in ("finish", "triggers", "text")),
+        *(("resume", name) for name in ("status", "frontier", "horizon", "structure")),
+    ],
+)
+def test_a_single_fact_of_the_end_that_differs_is_the_verdict(level: str, name: str) -> None:
+    plain = run_of(live().events)
+    end = {each: dict(names) for each, names in plain.end.items()}
+    end[level][name] = ("other", end[level][name])
+    assert compare(plain, plain._replace(end=end)) == Difference(
+        4, level, name, plain.end[level][name], end[level][name]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "differ"),
+    [
+        ({"rng.seed": 8}, True),
+        ({"rng.choice": 1}, True),
+        ({"rng.algorithm": "philox4x32-10"}, True),
+        ({}, False),
+    ],
+)
+def test_each_part_of_the_noise_that_comes_next_counts(changes: dict[str, Any], differ: bool) -> None:
+    sampled: dict[str, Any] = {"policy.family": "sample", "policy.transforms": [{"kind": "temperature", "value": 1.0}]}
+    one, other = live(2, **sampled), live(2, **sampled, **changes)
+    assert verdict(one, other) == ((2, "policy", "noise") if differ else None)
+
+
+def test_the_interval_of_one_draw_is_a_difference_of_the_decision() -> None:
+    one = with_third(unit_draw=0.5, start=0.25, end=0.75)
+    for other in ({"start": 0.375, "end": 0.75}, {"start": 0.25, "end": 0.625}):
+        assert verdict(one, with_third(unit_draw=0.5, **other)) == (2, "decision", "interval")
+
+
+def test_a_prompt_that_was_shown_otherwise_is_a_difference_of_the_state_at_the_first_step() -> None:
+    """Its text is a place in the stream: what is held and where the output begins differ, and nothing else does."""
+
+    def echoed(piece: bytes) -> Live:
+        at = Live.admit(echo=True)
+        first, *rest = prompt_tokens(at.state)
+        at.do(RecordPrompt((first, *rest[:-1], rest[-1]._replace(piece=piece))))
+        at.turn(50)
+        return at
+
+    assert verdict(echoed(b"<41>"), echoed(b"<41>")) is None
+    assert verdict(echoed(b"<41>"), echoed(b"<4>")) == (0, "state", "horizon")
+
+
+def test_a_whole_transcript_is_compared_by_what_it_shows() -> None:
+    one, other = (shown(with_third(piece=piece).transcript) for piece in (b"<52>", b"<5>"))
+    assert compare(one, one) is None
+    assert compare(one, other) == Difference(2, "sequence", "bytes", b"<52>", b"<5>")
+    hidden = with_third()
+    plain = run_of(hidden.events)
+    with pytest.raises(BrokenInvariant, match="without events"):
+        shown(Transcript())
+    assert [step["sequence"]["text"] for step in shown(hidden.transcript).steps] == [
+        step["sequence"]["text"] for step in plain.steps
+    ]

@@ -153,3 +153,48 @@ def test_a_job_without_detectors_says_nothing_of_structure():
     live.turn(50, b"{}")
     assert "structure_complete" not in live.transcript.result()
     assert live.state.structure is None
+
+
+@pytest.mark.parametrize("piece", [b"{}", b"[]", b"}", b'"', b"{", b"x", b"</call>", b""])
+@pytest.mark.parametrize("begun", [b"", b"{", b'{"a": [', b'{"a', b"{}"])
+def test_a_json_value_takes_no_byte_of_a_hidden_token(begun: bytes, piece: bytes) -> None:
+    """Whatever a special token's text looks like: the text that is shown does not have it."""
+    detector = JsonDetector()
+    before, _ = detector.feed(SEEKING, begun)
+    assert detector.feed(before, piece, hidden=True) == (before, None)
+    rest = b'"}]}'
+    assert detector.feed(detector.feed(before, piece, hidden=True)[0], rest) == detector.feed(before, rest)
+
+
+def test_a_job_that_seeks_a_json_value_is_not_ended_by_a_hidden_token() -> None:
+    live = Live.admit(max_new=4, **{"termination.detectors": [JSON]})
+    pieces = [(b"{}", True), (b"{", False), (b"}", True), (b"}", False)]
+    crank(live, lambda step: decision(50 + step, *pieces[step]))
+    assert (live.transcript.text, live.state.frontier.output) == ("{}", 4)
+    ending = live.state.ending
+    assert ending is not None
+    assert ending.finish is FinishReason.STRUCTURED_COMPLETE
+
+
+@pytest.mark.contract("RES-2", "FSM-5")
+@pytest.mark.parametrize(("begin", "end"), [("<call>", "</call>"), ("[CALL]", ""), ("aab", "aac")])
+def test_every_place_of_a_tool_call_has_bytes_of_its_own(begin: str, end: str) -> None:
+    """They are what a state's digest has of it: two places with the same bytes would be one to a resume."""
+    detector = ToolCallDetector.of(begin, end)
+    text = f'x{begin[:2]}{begin} {{"a": [1, "}}"]}} {end}'.encode()
+    places, at = {SEEKING}, SEEKING
+    for place in range(len(text)):
+        at, found = detector.feed(at, text[place : place + 1])
+        places.add(at)
+        if found is not None:
+            break
+    else:
+        pytest.fail("the call was not found")
+    assert len(places) > len(begin) + len(end)
+    assert len({place.packed() for place in places}) == len(places)
+    assert all(place.packed() == place._replace().packed() for place in places)
+    others = [at._replace(closing=closing) for closing in (None, 0, 1, 2)] + [
+        at._replace(node=1),
+        at._replace(scan=None),
+    ]
+    assert len({other.packed() for other in others}) == len(set(others))

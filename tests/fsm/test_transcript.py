@@ -125,6 +125,46 @@ def test_the_tokens_that_a_rebuild_processes_are_exactly_the_processed_ones() ->
     assert len(live.transcript.processed_tokens) == live.state.frontier.processed
 
 
+@pytest.mark.contract("RES-4")
+def test_only_a_prefill_says_how_many_tokens_the_lanes_have_from_one_call() -> None:
+    """A rebuild from kept rows, or by the recorded calls, leaves the lanes as they were: what made them stays known."""
+    live = Live.admit()
+    live.turn(50)
+    live.turn(51)
+    assert live.transcript.rebuilt == 0
+    for attempt, (form, tokens, rebuilt) in enumerate(
+        [("tensors", 1, 0), ("reexecute", 4, 0), ("prefill", 4, 4), ("tensors", 2, 4), ("reexecute", 4, 4)], 2
+    ):
+        live.attempt(attempt)
+        live.do(RebuildLanes(form, tokens))
+        assert live.transcript.rebuilt == rebuilt
+    live.turn(52)
+    live.attempt(9)
+    live.do(RebuildLanes("prefill", 5))
+    assert live.transcript.rebuilt == 5
+
+
+def test_what_is_handed_over_is_handed_over_once_and_reading_on_begins_there() -> None:
+    live, reader = Live.admit(stop=["ab\n"]), Transcript()
+    seen: list[Emission] = []
+    for step, piece in enumerate((b"x", b"a", b"c", b"\xe2\x82", b"\xac")):
+        live.turn(50 + step, piece)
+        for event, state in list(zip(live.events, live.states, strict=True))[reader.sequence :]:
+            reader.take(event, state)
+        handed = list(reader.hand_over())
+        seen += handed
+        assert reader.emissions == reader.moments == []
+        assert reader.text == ""
+        assert reader.token_ids == live.transcript.token_ids
+        assert live.transcript.emissions == seen
+    assert "".join(emission.text for emission in seen) == "xac€"
+    for emission in [*seen, seen[0]]:
+        assert live.transcript.emissions_after(emission.sequence) == [
+            other for other in seen if other.sequence > emission.sequence
+        ]
+    assert live.transcript.emissions_after(0) == seen
+
+
 # ---- the result ------------------------------------------------------------------------------------------------
 
 

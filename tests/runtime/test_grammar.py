@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from random import Random
 from typing import Any
 
@@ -335,13 +334,29 @@ def test_tokens_that_are_not_of_the_grammar_are_a_broken_invariant():
         parser(OPEN).stand_after(list(b'{"a":1,"a":'))
 
 
-@pytest.mark.contract("SRCH-1")
 def test_a_fork_goes_its_own_way():
+    """So does its guard: the key that one of them has closed is not taken from the other."""
+    begun = b'{"a":1,"'
     at = parser({})
-    write(at, b'{"a":1,"')
+    write(at, begun)
     other = at.fork()
-    write(at, b'b":2}')
-    assert not follows(other, ord(":")) or not follows(at, ord(":"))
+    assert other.taken == at.taken == len(begun)
+    assert np.array_equal(other.allowed(), at.allowed())
+    write(at, b"b")
+    assert (at.taken, other.taken) == (len(begun) + 1, len(begun))
     write(other, b"a")
-    assert not follows(other, ord('"'))
-    assert re.fullmatch(r"\d+", str(other.taken))
+    assert follows(at, ord('"'))
+    assert not follows(other, ord('"'))  # the key `a` is there already
+    write(at, b'":[')
+    write(other, b'b":')
+    assert follows(at, ord("]"))
+    assert not follows(other, ord("]"))
+    write(other, b'{"b":1}')
+    assert follows(other, ord("}"))
+    assert not follows(at, ord("}"))
+    third = other.fork()
+    write(at, b"]")
+    for each in (at, other, third):
+        assert follows(each, ord("}"))
+    assert other.take(ord("}")) is TERMINATED
+    assert third.take(ord(",")) is INCOMPLETE  # the text that has ended is not this one's

@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 from cranks import admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
+from workers import PATIENCE_S
 
 from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.events import CallCompleted
@@ -38,7 +39,7 @@ class Held:
         durable = self._store.begin(batch) if self.failure is None else self._fail
 
         def wait():
-            assert self.through.wait(30)
+            assert self.through.wait(PATIENCE_S)
             return durable()
 
         return wait
@@ -72,13 +73,13 @@ def test_a_call_runs_beside_the_append_and_nothing_of_it_is_seen_before(store):
     assert made.jobs[job].transcript.state.frontier.output == store.row(job).output == 2
     turning = threading.Thread(target=made.turn)
     turning.start()
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE_S
     while made.jobs[job].lane.length < len(made.jobs[job].state.spec.prompt) + 3:
         assert time.monotonic() < until, "the fourth call is not made while the third append is held"
     assert [emission.text for emission in seen] == [e.text for e in transcript(store, job).emissions] == ["H", "e"]
     assert turning.is_alive()
     log.through.set()
-    turning.join(30)
+    turning.join(PATIENCE_S)
     finish(made)
     assert "".join(emission.text for emission in seen) == result(store, job)["text"] == "Hello"
     assert_audited(store)
@@ -225,17 +226,18 @@ def test_turns_beside_and_in_place_keep_one_order_with_jobs_that_come_end_and_ar
 @pytest.mark.contract("LOG-7")
 def test_appends_without_a_gap_do_not_keep_the_heartbeat_waiting(sqlite_url, monkeypatch):
     """SQLite lets nobody queue for its write lock: on a slow disk, appends could follow each other past a lease."""
-    commit = driver.Transaction.commit
+    commit, commits = driver.Transaction.commit, []
 
     def slow(self):
         time.sleep(0.005)
+        commits.append(threading.current_thread().name)
         commit(self)
 
     monkeypatch.setattr(driver.Transaction, "commit", slow)
     store = open_store(sqlite_url)
     of = model(seed=3, period=64)
     made = engine(store, of, admit(store, of, max_new_tokens=10_000, ignore_eos=True), beside=True)
-    ending, waits = threading.Event(), []
+    ending, passed = threading.Event(), []
 
     def crank():
         while not ending.is_set():
@@ -244,11 +246,16 @@ def test_appends_without_a_gap_do_not_keep_the_heartbeat_waiting(sqlite_url, mon
     cranking = threading.Thread(target=crank)
     cranking.start()
     for _ in range(20):
-        begin = time.monotonic()
+        begun = len(commits)
+        while len(commits) == begun:
+            assert cranking.is_alive()
+            time.sleep(0.001)
+        begun = len(commits)
         store.heartbeat("tester", 60_000)
-        waits.append(time.monotonic() - begin)
+        passed.append(len(commits) - begun)
     ending.set()
-    cranking.join(30)
+    cranking.join(PATIENCE_S)
     made.close()
     store.close()
-    assert median(waits) < 1.0  # a disk may stall once; who starves waits every time
+    # In appends that went before it, not in seconds: a disk may be slow, and who starves is passed by very many.
+    assert median(passed) <= 8

@@ -19,8 +19,7 @@ from decodelog.runtime.policy.edits import Beside
 from decodelog.runtime.policy.group import group_rows
 from decodelog.runtime.policy.kinds import Temperature, TopK, TopP
 from decodelog.runtime.policy.plan import Plan
-from decodelog.runtime.policy.scores import Logits, LogProbabilities, Probabilities, VocabularyAxis
-from decodelog.runtime.policy.select import draw, probabilities, settle
+from decodelog.runtime.policy.scores import Logits, VocabularyAxis
 
 # ---- the edges of every number ---------------------------------------------------------------------------------------
 
@@ -189,25 +188,6 @@ def test_alternatives_are_ranked_by_score_and_then_by_id(row, count):
 
 
 # ---- scores that are refused -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.contract("POL-1")
-def test_scores_of_another_kind_are_refused():
-    axis = VocabularyAxis(2, "test")
-    number = torch.tensor([[1.0]], dtype=torch.float64)
-    values = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
-    for kind in (LogProbabilities, Probabilities):
-        for operation in (transforms.temperature, transforms.top_k, transforms.top_p):
-            with pytest.raises(WrongScores, match=f"takes Logits and was given {kind.__name__}"):
-                operation(kind(values, axis), number)
-        for operation in (settle, probabilities):
-            with pytest.raises(WrongScores):
-                operation(kind(values, axis))
-        with pytest.raises(WrongScores):
-            decide(kind(values, axis), [GREEDY], [None])
-    for kind in (LogProbabilities, Logits):
-        with pytest.raises(WrongScores, match="draw takes Probabilities"):
-            draw(kind(values, axis), number * 0)
 
 
 @pytest.mark.contract("POL-1")

@@ -12,7 +12,8 @@ from decodelog.fsm.events import CallCompleted, Event, RequestClosed
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Store
 from decodelog.fsm.states import Suffix
-from decodelog.runtime.models.script import Fault
+from decodelog.runtime.models.script import Fault, Script, ScriptedConfig
+from decodelog.runtime.models.scripted import ScriptedModel
 
 pytestmark = pytest.mark.contract("FSM-8", "RES-1")
 
@@ -91,7 +92,23 @@ def test_a_cancel_before_the_repair_ends_the_job_as_cancelled_with_all_of_its_te
     assert_audited(store)
 
 
-def test_the_last_token_has_a_row_in_a_full_context_and_in_a_batch(store) -> None:
+@pytest.mark.contract("CALL-4")
+def test_the_last_token_has_a_row_in_a_full_context_and_without_a_repair_the_context_has_one_more(store) -> None:
+    """As long as the context allows: the repair takes the last position, so the output is one token shorter."""
+    of = ScriptedModel(ScriptedConfig(script=Script(text="abcdefgh", then="repeat"), context=6))
+    for draft, tokens, unprocessed in ((REPAIRED, 5, 0), ({}, 6, 1)):
+        prompt = {"token_ids": [257], "max_new_tokens": "until_context"}
+        job = admit(store, of, ignore_eos=True, **prompt, **draft)
+        finish(engine(store, of, job))
+        done, state = result(store, job), transcript(store, job).state
+        assert state is not None
+        assert (done["text"], done["finish_reason"]) == ("abcdefgh"[:tokens], "context_limit")
+        assert (state.frontier.processed, state.frontier.unprocessed) == (6, unprocessed)
+        assert state.spec.rows == 6
+    assert_audited(store)
+
+
+def test_the_last_token_has_a_row_in_a_batch(store) -> None:
     of = model("Hello, world.")
     jobs = [admit(store, of, token_ids=[257], max_new_tokens=most, batch_width=2, **REPAIRED) for most in (2, 5, 9)]
     finish(engine(store, of, *jobs))

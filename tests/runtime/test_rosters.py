@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
 import torch
@@ -121,27 +123,45 @@ def test_anything_missing_leaves_every_lane_old_and_no_score(session: Session, l
     assert torch.equal(session.select(session.prepare(decodes(lanes))), expected)
 
 
+HEADLESS = ("embedding", "block.0", "block.1")
+WHOLE = (*HEADLESS, "final_norm", "head", "output_row")
+LANES = ("block.0.key", "block.0.value", "block.1.key", "block.1.value")
+
+
 @pytest.mark.contract("CALL-1")
-def test_a_chunk_that_lacks_a_lane_makes_the_whole_prefill_lack_it(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("chunk", "stage", "lane"),
+    [
+        *((chunk, stage, None) for chunk in (0, 1) for stage in HEADLESS),
+        *((2, stage, None) for stage in WHOLE),
+        *((chunk, None, lane) for chunk in (0, 1, 2) for lane in LANES),
+    ],
+)
+def test_what_one_chunk_lacks_the_whole_prefill_lacks(
+    session: Session, monkeypatch: pytest.MonkeyPatch, chunk: int, stage: str | None, lane: str | None
 ) -> None:
+    """Whichever chunk it is, and whichever stage or lane; only the last one has a head."""
     session.prefill_chunk = 2
     forward, seen = session.decoder.forward, []
 
     def lossy(*arguments: object) -> object:
         evidence = forward(*arguments)
+        if len(seen) == chunk:
+            if stage is not None:
+                evidence.stages &= ~(1 << WHOLE.index(stage))
+            if lane is not None:
+                evidence.landed[0] &= ~(1 << LANES.index(lane))
         seen.append(arguments[5])
-        if len(seen) == 1:
-            evidence.landed[0] &= ~1
         return evidence
 
     monkeypatch.setattr(session.decoder, "forward", lossy)
-    lane = session.open("request", 8)
-    ticket = session.prepare([Prefill(lane, [1, 2, 3, 4, 5])])
+    asked = session.open("request", 8)
+    ticket = session.prepare([Prefill(asked, [1, 2, 3, 4, 5])])
     assert seen == [False, False, True]
     with pytest.raises(RosterIncomplete) as caught:
         session.select(ticket)
-    assert caught.value.missing == ["request:block.0.key"]
+    assert caught.value.missing == [stage or f"request:{lane}"]
+    assert asked.length == 0
 
 
 Change = Callable[[Session, list[Lane]], object]
@@ -152,10 +172,26 @@ def update(session: Session, lanes: list[Lane]) -> None:
         session.decoder.weights.embedding.mul_(1)
 
 
+def refill(session: Session, lane: Lane) -> None:
+    """As long as before, and with other rows."""
+    session.reset(lane)
+    session.select(session.prepare([Prefill(lane, [5, 6])]))
+
+
+def put_back(session: Session, lane: Lane) -> None:
+    rows = session.rows(lane, 0, lane.length)
+    session.reset(lane)
+    session.restore(lane, [rows])
+
+
 CHANGES: dict[str, tuple[str, Change]] = {
     "another call selected": ("length", lambda s, lanes: s.select(s.prepare([Decode(lanes[1], 9)]))),
     "another call prepared": ("storage", lambda s, lanes: s.prepare([Decode(lanes[2], 9)])),
-    "a lane reset": ("length", lambda s, lanes: s.reset(lanes[0])),
+    "the first lane reset": ("length", lambda s, lanes: s.reset(lanes[0])),
+    "the last lane reset": ("length", lambda s, lanes: s.reset(lanes[2])),
+    "every lane reset": ("length", lambda s, lanes: s.reset()),
+    "a lane reset and filled again": ("storage", lambda s, lanes: refill(s, lanes[1])),
+    "a lane reset and restored": ("storage", lambda s, lanes: put_back(s, lanes[2])),
     "a lane released": ("lane", lambda s, lanes: s.release(lanes[1])),
     "a lane released and its slot taken": (
         "lane",
@@ -177,6 +213,73 @@ def test_a_change_since_prepare_refuses_the_whole_call(session: Session, lanes: 
         session.select(ticket)
     assert caught.value.what == what
     assert ([lane.length for lane in lanes], session.work) == before
+
+
+@pytest.mark.contract("CALL-2", "CALL-3")
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_reset_of_a_lane_that_is_empty_makes_its_prepared_prefill_stale(session: Session, whole: bool) -> None:
+    """Its length is what it was, so only the storage's own revision tells."""
+    lane = session.open("request", 8)
+    ticket = session.prepare([Prefill(lane, [1, 2])])
+    session.reset(None if whole else lane)
+    with pytest.raises(PreparedCacheChanged) as caught:
+        session.select(ticket)
+    assert (caught.value.what, lane.length) == ("storage", 0)
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises."""
+
+
+def interrupted_at(boundary: int, work: Callable[[], object]) -> bool:
+    """Run `work` with an exception at the so-maniest bytecode boundary; False where it has fewer."""
+    left = boundary
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.contract("CALL-2")
+def test_an_interruption_anywhere_in_a_selection_finds_all_lanes_old_or_all_new(
+    session: Session, lanes: list[Lane]
+) -> None:
+    """At every boundary of bytecode, which is where a signal's handler runs."""
+    seen, boundary = set(), 0
+    while True:
+        for lane in lanes:
+            lane.length = 2
+        ticket = session.prepare(decodes(lanes))
+        begun = interrupted_at(boundary, lambda ticket=ticket: session.select(ticket))
+        lengths = tuple(lane.length for lane in lanes)
+        assert lengths in ((2, 2, 2), (3, 3, 3)), f"parted at boundary {boundary}"
+        seen.add(lengths)
+        if not begun:
+            break
+        if lengths == (3, 3, 3) or ticket.state == "selected":
+            with pytest.raises(ScoreNotConsumable):
+                session.select(ticket)
+        else:
+            session.select(ticket)  # nothing has happened, and the call still counts
+            assert [lane.length for lane in lanes] == [3, 3, 3]
+        boundary += 1
+    assert boundary > 50
+    assert seen == {(2, 2, 2), (3, 3, 3)}
 
 
 @pytest.mark.contract("CALL-2")

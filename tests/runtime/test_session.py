@@ -30,7 +30,6 @@ from decodelog.fsm.errors import (
 from decodelog.runtime.caches.arena import Arena
 from decodelog.runtime.models.config import DecoderConfig, parse_config
 from decodelog.runtime.models.decoder import Decoder, seeded_decoder
-from decodelog.runtime.models.facts import runtime_facts
 from decodelog.runtime.models.work import Work, work_of_call
 from decodelog.runtime.models.workspace import Workspace
 from decodelog.runtime.session import Decode, Lane, Prefill, Session
@@ -378,14 +377,6 @@ def test_the_work_of_two_outputs_in_a_context_of_two() -> None:
 
 
 @pytest.mark.contract("CALL-5")
-def test_an_output_that_ends_the_text_at_once_costs_no_decode(session: Session) -> None:
-    lane = session.open("request", 4)
-    run(session, Prefill(lane, [0, 1]))
-    assert session.work.decode_tokens == 0
-    assert session.work.cache_appends == 4
-
-
-@pytest.mark.contract("CALL-5")
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 30), st.integers(1, 30))
 def test_cells_are_the_sums_they_stand_for(layers: int, heads: int, start: int, tokens: int) -> None:
     stop = start + tokens
@@ -400,26 +391,3 @@ def test_prepared_and_discarded_calls_count_nothing(session: Session) -> None:
     lane = session.open("request", 4)
     session.discard(session.prepare([Prefill(lane, [0, 1])]))
     assert session.work == Work()
-
-
-# ---- recorded facts (CALL-10) --------------------------------------------------------------------------------------
-
-
-@pytest.mark.contract("CALL-10")
-def test_facts_follow_the_process_each_by_itself(session: Session) -> None:
-    before = runtime_facts(session.decoder)
-    assert before["eval_mode"] is True
-    assert before["weight_dtype"] == before["cache_dtype"] == "float32"
-    assert before["torch_version"] == torch.__version__
-    scores = run(session, Prefill(session.open("request", 4), [1]))
-    assert scores.is_inference() is before["inference_mode"]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
-    torch.use_deterministic_algorithms(True)
-    try:
-        after = runtime_facts(session.decoder)
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(False)
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"threads", "deterministic_algorithms"}

@@ -191,7 +191,7 @@ def test_a_recorded_receipt_is_committed_with_what_the_parser_had_said(store):
     assert_audited(store)
 
 
-@pytest.mark.contract("FSM-5", "LOG-3", "CALL-10")
+@pytest.mark.contract("FSM-5", "LOG-3")
 def test_the_log_says_where_each_token_left_the_parser_and_by_which_library(store):
     job = admit(store, model("ab"), regex="ab?c?")
     finish(engine(store, model("ab"), job))

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result, transcript, turn
-from databases import wall_clock_ms
-from workers import ENDLESS, FAST, running, wait_for, worker
+from databases import Clock, wall_clock_ms
+from workers import ENDLESS, FAST, PATIENCE_S, running, wait_for, worker
 
 from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import DatabaseLocked, LostTenure, UnknownModel
@@ -29,7 +29,7 @@ from decodelog.service.submit import submit
 def test_drain_runs_all_jobs_more_than_fit_at_once_and_releases_everything(store):
     of = model("Hello")
     jobs = [admit(store, of) for _ in range(5)]
-    worker(store, of, pace=Pace(lease_ms=2_000, claim_ms=1, lanes_max=2)).run(drain=True)
+    worker(store, of, pace=Pace(lease_ms=60_000, claim_ms=1, lanes_max=2)).run(drain=True)
     assert [result(store, job)["text"] for job in jobs] == ["Hello"] * 5
     assert not store.owners()
     assert_audited(store)
@@ -39,11 +39,11 @@ def test_drain_runs_all_jobs_more_than_fit_at_once_and_releases_everything(store
 def test_two_workers_share_the_jobs_and_each_job_has_one_tenure(store):
     of = [model("Hello, world."), model("Hello, world.")]
     jobs = [admit(store, of[0]) for _ in range(6)]
-    pace = Pace(lease_ms=20_000, claim_ms=1, idle_ms=5, lanes_max=2)
+    pace = Pace(lease_ms=60_000, claim_ms=1, idle_ms=5, lanes_max=2)
     workers = [worker(store, each, f"worker-{index}", pace) for index, each in enumerate(of)]
     with running(workers[0], drain=True) as one, running(workers[1], drain=True) as two:
-        one.join(60)
-        two.join(60)
+        one.join(PATIENCE_S)
+        two.join(PATIENCE_S)
     done = [result(store, job) for job in jobs]
     assert {each["text"] for each in done} == {"Hello, world."}
     assert {each["usage"]["attempts"] for each in done} == {1}
@@ -190,10 +190,16 @@ def test_a_cancel_that_comes_during_a_call_leaves_nothing_of_that_call(store, be
 def test_a_deadline_closes_the_job_with_the_tokens_before_it(store):
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100_000, ignore_eos=True, deadline_ms=300)
-    worker(store, of).run(drain=True)
+
+    def clock():
+        """Comes to the deadline once there are tokens, however long that takes."""
+        row = store.row(job)
+        return row.created_ms + (300 if row.output >= 3 else 299)
+
+    worker(store, of, clock=clock).run(drain=True)
     done = result(store, job)
     assert done["finish_reason"] == "timeout"
-    assert 0 < done["usage"]["completion_tokens"] == len(done["token_ids"]) < 100_000
+    assert 3 <= done["usage"]["completion_tokens"] == len(done["token_ids"]) < 100_000
     assert_audited(store)
 
 
@@ -277,10 +283,14 @@ def test_a_stopped_worker_finishes_its_turn_and_the_next_one_goes_on(store):
 def test_heartbeats_keep_a_long_job(store):
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100_000, ignore_eos=True)
+    clock = Clock(store)  # time passes as beats come, and not as the machine is fast or slow
     with running(worker(store, of, pace=Pace(lease_ms=300, claim_ms=1, inbox_ms=50))):
         wait_for(lambda: store.row(job).output > 0)
-        time.sleep(0.7)
-        assert not store.claim("thief", 1_000, 1, [job])
+        for _ in range(4):
+            clock.pass_ms(299)
+            assert not store.claim("thief", 1_000, 1, [job])
+            wait_for(lambda: store.row(job).lease_until_ms == clock.now_ms + 300)
+    assert clock.now_ms - 1_000_000 > 3 * 300
     assert transcript(store, job).state.tenure.attempt == 1
 
 
@@ -339,7 +349,7 @@ def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store):
         wait_for(lambda: all(store.row(job).output > 2 for job in jobs))
         for job in jobs:
             store.post(Command(job[:16] * 2, job, "cancel"))
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert [store.row(job).finish for job in jobs] == ["cancelled"] * 2
     assert_audited(store)
 

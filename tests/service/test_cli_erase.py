@@ -183,7 +183,7 @@ def test_a_log_of_the_older_digests_is_erased_as_a_whole(
         ]
 
 
-@pytest.mark.contract("LOG-3", "OBS-1")
+@pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_redacted_export_proves_the_same_head_and_shows_nothing(
     sealed: bool, model: Path, database_url: str, tmp_path: Path

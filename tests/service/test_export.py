@@ -135,7 +135,7 @@ def test_a_file_is_proven_where_there_is_neither_a_database_nor_a_model_library(
 
     def bare(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", BARE, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60, check=False)
+        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=600, check=False)
 
     proven = bare("verify", file)
     assert (proven.returncode, proven.stderr) == (0, "")

@@ -240,23 +240,6 @@ def scripted(store: DatabaseStore, tmp_path: Path) -> Stage:
     return Stage(store, str(model), {"prompt": "say", "max_new_tokens": 30})
 
 
-def test_every_state_is_taken_and_comes_back(scripted, other, tmp_path):
-    """Also those that a job is in between two events of one turn only, after a crash."""
-    jobs = [scripted.submit() for _ in range(3)]
-    scripted.run(jobs[1], until=5)
-    scripted.run(jobs[2])
-    for job, state in zip(jobs, ("ADMITTED", "PENDING", "CLOSED"), strict=True):
-        taken = scripted.take(job, tmp_path / job)
-        assert (taken.state, taken.rows) == (state, 0)
-        assert restore(other, tmp_path / job)[0].outcome == "created"
-        there = scripted.elsewhere(other)
-        assert there.result(job) == scripted.result(job)
-        there.run(job)
-        scripted.run(job)
-        assert output(there.result(job)) == output(scripted.result(job))
-    assert audit(other).ok
-
-
 @pytest.mark.contract("LOG-1", "LOG-7")
 def test_a_log_is_brought_up_to_a_later_snapshot_and_never_back(scripted, other, tmp_path):
     job = scripted.submit(key="order-17")

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from commandline import decodelog, wait_for
+from commandline import PATIENCE_S, decodelog, wait_for
 
 from decodelog.fsm.errors import DatabaseLocked
 from decodelog.fsm.events import AttemptStarted, LanesRebuilt
@@ -24,7 +24,6 @@ from decodelog.store.engine import DatabaseStore, open_store
 
 WORKER = Path(__file__).with_name("slow_worker.py")
 SUBMIT = ("submit", "--prompt", "Go", "--temperature", "9", "--seed", "3", "--ignore-eos", "--model")
-PATIENCE_S = 30
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def working(url: str, model: Path) -> Iterator[subprocess.Popen[str]]:
 def stop(running: subprocess.Popen[str], url: str) -> None:
     """Stop it where it does not hold the whole database; nobody could do anything then, and nothing could go wrong."""
     with closing(open_store(url, busy_timeout_ms=50)) as store:
-        for _ in range(50):
+        for _ in range(2000):
             running.send_signal(signal.SIGSTOP)
             try:
                 store.release("nobody")

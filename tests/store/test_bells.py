@@ -15,7 +15,7 @@ from decodelog.store.bells import SqliteBell
 from decodelog.store.engine import open_store
 from decodelog.store.sqlite_file import SqliteFile
 
-SOON_S, LONG_S = 0.05, 20.0
+SOON_S, LONG_S = 0.05, 120.0
 
 
 def silent(bell):

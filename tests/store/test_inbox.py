@@ -66,17 +66,36 @@ def test_a_command_to_a_job_that_has_ended_is_answered_by_its_end(store):
     (result,) = store.append([writer.cancel()])
     assert result.outcome is Outcome.APPENDED
     assert (store.outcome("a"), store.pending(["job-1"])) == ("cancelled", [])
-    store.post(Command("b", "job-1", "cancel"))
-    store.settle("b", "refused: terminal (cancelled)")
-    assert store.outcome("b") == "refused: terminal (cancelled)"
+
+
+@pytest.mark.contract("LOG-8", "FSM-9")
+def test_a_command_that_comes_after_the_end_is_refused_as_it_is_posted_and_the_reason_is_recorded(store):
+    """Whatever becomes of who posted it: nobody answers it later with the end, as if it had brought that about."""
+    writer = admit(store)
+    store.append([writer.cancel()])
+    assert store.post(Command("late", "job-1", "cancel"))
+    assert store.outcome("late") == "refused: terminal (cancelled)"
+    assert store.pending(["job-1"]) == []
+    for answer in ("cancelled", "closed"):
+        store.settle("late", answer)
+        assert store.outcome("late") == "refused: terminal (cancelled)"
+    assert not store.post(Command("late", "job-1", "cancel"))
+    other = admit(store, "job-2")
+    store.post(Command("in time", "job-2", "cancel"))
+    store.append([other.last_step()])
+    assert not store.post(Command("in time", "job-2", "cancel"))
+    assert store.outcome("in time") == "length"
+    store.post(Command("after", "job-2", "cancel"))
+    assert store.outcome("after") == "refused: terminal (length)"
 
 
 @pytest.fixture
 def left(database_url):
-    """A store with a job that has ended and one that is live, and the outcomes that its inbox has recorded."""
+    """A store with a job that ended before a command to it was answered and one that is live, and the outcomes."""
     store = open_store(database_url)
     writer = admit(store, "job-1")
     admit(store, "job-2")
+    store.post(Command("a", "job-1", "cancel"))
     store.append([writer.cancel()])
 
     def recorded():
@@ -97,8 +116,7 @@ def test_whoever_looks_answers_what_nobody_answered_before_the_job_ended(left):
     """Each look would meet it again; but not before those who are about to answer had their time."""
     store, recorded = left
     live = Command("live", "job-2", "cancel")
-    for command in (Command("a", "job-1", "cancel"), live):
-        store.post(command)
+    store.post(live)
     assert store.pending(["job-2"]) == [live]
     assert recorded() == {"a": None, "live": None}
     age(store)
@@ -111,6 +129,7 @@ def test_whoever_looks_answers_what_nobody_answered_before_the_job_ended(left):
 @pytest.mark.contract("LOG-8")
 def test_of_many_that_are_left_each_look_answers_some_until_none_is_left(left):
     store, recorded = left
+    store.settle("a", "cancelled")
     rows = [
         {"command_id": f"c{number}", "job_id": 1, "kind": "cancel", "posted_ms": 0}
         for number in range(2 * LEFT_MAX + 1)
@@ -127,7 +146,6 @@ def test_of_many_that_are_left_each_look_answers_some_until_none_is_left(left):
 @pytest.mark.contract("LOG-8", "LOG-10")
 def test_a_look_that_is_killed_before_its_answers_leaves_them_to_the_next(left, monkeypatch):
     store, recorded = left
-    store.post(Command("a", "job-1", "cancel"))
     age(store)
 
     def killed(ids):

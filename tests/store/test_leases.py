@@ -7,12 +7,15 @@ import time
 from dataclasses import replace
 
 import pytest
+from databases import Clock
+from sqlalchemy import update
 from steps import admit, digest, write
 
 from decodelog.fsm.events import AttemptStarted
 from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.ports import Append, Caution, Outcome
 from decodelog.fsm.states import Status
+from decodelog.store import tables
 from decodelog.store.engine import open_store
 from decodelog.store.memory_log import MemoryStore
 
@@ -105,11 +108,15 @@ def test_asking_whether_jobs_wait_reads_the_index_of_live_jobs(sqlite_url):
 
 @pytest.mark.contract("LOG-7")
 def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced(store):
+    clock = Clock(store)
     zombie = admit(store)
-    (claim,) = store.claim("zombie", 30, 1)
+    (claim,) = store.claim("zombie", 1000, 1)
+    assert store.row("job-1").lease_until_ms == clock.now_ms + 1000
+    assert store.claim("worker-1", HOUR_MS, 1) == []
+    clock.pass_ms(999)
     assert store.claim("worker-1", HOUR_MS, 1) == []
     assert store.owners() == {"zombie"}
-    time.sleep(0.06)
+    clock.pass_ms(1)  # to the very end of it
     assert store.owners() == {"zombie"}
     assert taken(store.claim("worker-1", HOUR_MS, 1)) == [("job-1", 2)]
     (result,) = store.append([replace(zombie, fence=claim.fence).step()])
@@ -119,14 +126,51 @@ def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced(store):
 
 @pytest.mark.contract("LOG-7")
 def test_a_heartbeat_extends_every_live_lease_of_its_worker_and_tells_which(store):
+    clock = Clock(store)
     writers = [admit(store, f"job-{number}") for number in range(3)]
     store.claim("worker-1", 500, 2)
     store.claim("worker-2", 500, 1)
     store.append([replace(writers[1], fence=1).last_step()])
-    assert store.heartbeat("worker-1", HOUR_MS) == {"job-0"}
-    time.sleep(0.6)
+    clock.pass_ms(499)
+    assert store.heartbeat("worker-1", 1000) == {"job-0"}
+    assert [store.row(f"job-{number}").lease_until_ms for number in range(3)] == [1_001_499, None, 1_000_500]
+    clock.pass_ms(1)
     assert taken(store.claim("worker-3", HOUR_MS, 5)) == [("job-2", 2)]
     assert store.heartbeat("nobody", HOUR_MS) == frozenset()
+    clock.pass_ms(998)
+    assert store.claim("worker-3", HOUR_MS, 5) == []
+    clock.pass_ms(1)
+    assert taken(store.claim("worker-3", HOUR_MS, 5)) == [("job-0", 2)]
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_job_that_has_ended_is_nobody_s_and_keeps_no_lease(store):
+    writers = [admit(store, f"job-{number}") for number in range(2)]
+    store.claim("worker-1", HOUR_MS, 2)
+    store.append([replace(writers[0], fence=1).last_step()])
+    row = store.row("job-0")
+    assert (row.owner, row.lease_until_ms, row.fence) == (None, None, 1)
+    assert store.owners() == {"worker-1"}
+    store.append([replace(writers[1], fence=1).last_step()])
+    assert store.owners() == frozenset()
+    for claims in (store.claim("worker-2", HOUR_MS, 5), store.claim("worker-2", HOUR_MS, 5, dead=["worker-1"])):
+        assert claims == []
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_row_that_still_names_an_owner_after_its_end_is_passed_over_by_all_that_a_worker_does(database_url):
+    """As a release of this program might leave it, or another program: a job that has ended is nobody's."""
+    store = open_store(database_url)
+    writer = admit(store)
+    store.append([writer.last_step()])
+    with store._database.transaction() as connection:
+        connection.execute(update(tables.jobs).values(owner="worker-1", lease_until_ms=0))
+    assert store.owners() == frozenset()
+    assert store.heartbeat("worker-1", HOUR_MS) == frozenset()
+    assert store.claim("worker-1", HOUR_MS, 5, dead=["worker-1"], caution=AT_ONCE) == []
+    store.release("worker-1")
+    assert store.row("job-1").owner == "worker-1"
+    store.close()
 
 
 @pytest.mark.contract("LOG-7")
@@ -199,7 +243,7 @@ def test_heartbeats_and_appends_of_one_worker_do_not_get_in_each_other_s_way(sto
     thread = threading.Thread(target=beat)
     thread.start()
     try:
-        assert begun.wait(30)
+        assert begun.wait(600)
         for turn in range(25):
             # In another order each time: what waits for locks must not depend on it.
             order = writers[turn % 8 :] + writers[: turn % 8]
@@ -352,3 +396,32 @@ def test_a_claim_whose_answer_was_lost_is_made_again_whatever_is_suspected_of_th
     for caution in (NOT_NOW, NOT_NOW._replace(suspects=0), AT_ONCE):
         again = store.claim("worker-1", HOUR_MS, 9, dead=["worker-1"], caution=caution)
         assert stalls(again) == [("job-0", 1)], caution
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_job_that_stalls_comes_back_at_the_very_moment_that_its_delay_is_over(store):
+    clock = Clock(store)
+    admit(store)
+    tenures(store, "worker-0", HOUR_MS, 1)
+    caution = Caution(1, 1000)
+    assert stalls(tenures(store, "worker-1", HOUR_MS, 1, dead=["worker-0"], caution=caution)) == [("job-1", 1)]
+    waited = 0
+    while not store.claim("worker-2", HOUR_MS, 1, dead=["worker-1"], caution=caution):
+        clock.pass_ms(1000 if not waited else 1)  # a delay, and up to as much again
+        waited = clock.now_ms - 1_000_000
+        assert waited <= 2000
+    assert 1000 <= waited < 2000
+
+
+@pytest.mark.contract("LOG-7")
+def test_a_claim_takes_no_more_than_it_asks_for_whatever_is_suspected(store):
+    for number in range(6):
+        admit(store, f"job-{number}")
+    tenures(store, "worker-0", HOUR_MS, 3)
+    tenures(store, "worker-1", HOUR_MS, 3, jobs=["job-0", "job-1", "job-2"], dead=["worker-0"], caution=AT_ONCE)
+    store.release("worker-1")
+    two = Caution(2, 0)
+    assert stalls(store.claim("worker-2", HOUR_MS, 1, caution=two)) == [("job-0", 1)]
+    assert stalls(store.claim("worker-2", HOUR_MS, 3, caution=two)) == [("job-1", 1), ("job-2", 1), ("job-3", 0)]
+    assert stalls(store.claim("worker-2", HOUR_MS, 1, caution=two)) == [("job-4", 0)]
+    assert stalls(store.claim("worker-3", HOUR_MS, 0, caution=two)) == []

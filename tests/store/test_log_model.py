@@ -1,4 +1,4 @@
-"""Any sequence of calls gives the same answers from SQLite as from the store in memory, which is easier to trust.
+"""Any sequence of calls gives the same answers from a database as from the store in memory, easier to trust.
 
 Hypothesis looks for a sequence that tells them apart.
 """
@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from databases import Server
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
@@ -42,6 +43,12 @@ def empty_database(tmp_path_factory):
     StoresAgree.empty = file
 
 
+@pytest.fixture(scope="module", autouse=True)
+def server(postgres_server):
+    """One database of a real server, emptied for each example."""
+    StoresAgreeOnPostgres.server = postgres_server
+
+
 def answer(ask):
     """What a call returned, or how it failed; times are not compared."""
     try:
@@ -59,9 +66,13 @@ class StoresAgree(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        shutil.copy(self.empty, self.folder / "decodelog.db")
         self.model = MemoryStore()
-        self.store = open_store(f"sqlite:///{self.folder / 'decodelog.db'}")
+        self.store = open_store(self.emptied())
+
+    def emptied(self):
+        """The URL of a database with the schema and nothing in it."""
+        shutil.copy(self.empty, self.folder / "decodelog.db")
+        return f"sqlite:///{self.folder / 'decodelog.db'}"
 
     def teardown(self):
         assert audit_rows(self.store).ok
@@ -191,9 +202,24 @@ def timeless(row):
     return replace(row, created_ms=0, lease_until_ms=None, **times)
 
 
+class StoresAgreeOnPostgres(StoresAgree):
+    """The same over PostgreSQL."""
+
+    server: Server
+
+    def emptied(self):
+        return self.server.clear()
+
+
 StoresAgree.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
+StoresAgreeOnPostgres.TestCase.settings = settings(max_examples=10, stateful_step_count=30)
 
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "LOG-9", "FSM-9")
 class TestStoresAgree(StoresAgree.TestCase):
+    pass
+
+
+@pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "LOG-9", "FSM-9")
+class TestStoresAgreeOnPostgres(StoresAgreeOnPostgres.TestCase):
     pass

@@ -117,7 +117,7 @@ def test_processes_that_upgrade_at_once_all_find_it_done(empty_url):
     code = "import sys; from decodelog.store import schema; print(schema.upgrade(sys.argv[1]))"
     command = [sys.executable, "-c", code, empty_url]
     racing = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    ended = [(*process.communicate(timeout=60), process.returncode) for process in racing]
+    ended = [(*process.communicate(timeout=600), process.returncode) for process in racing]
     assert ended == [(f"{schema.HEAD}\n", "", 0)] * 3
     assert schema.check(empty_url) == schema.HEAD
 

@@ -6,16 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from sys import maxsize as BOUNDLESS
 
-import numpy as np
-from torch import Tensor
-
 from ..fsm.errors import BrokenInvariant, GrammarTooCostly, LostTenure, NonFiniteScores, Problem
 from ..fsm.finish import FinishReason
 from ..fsm.next_step import Step, due_reasons, next_step, owes_prompt, owes_repair
 from ..fsm.points import Reached, unheard
 from ..fsm.ports import Log
 from ..fsm.receipt import Selection
-from ..fsm.rng import unit_draws
 from ..fsm.transition import (
     CloseRequest,
     Command,
@@ -27,17 +23,17 @@ from ..fsm.transition import (
     StartAttempt,
 )
 from .batcher import Batcher, Called, numeric_fault
-from .faults import Raised, fault_of, is_fault, told
+from .faults import Raised, fault_of, told
 from .host import THREADS, Host
 from .job import Job
 from .model import Model
 from .patience import Patience
-from .policy.decide import Decision, decide
+from .policy.decide import Decision
 from .policy.grammar import LIBRARY, Parser, grammars_of
-from .policy.kinds import Mask
-from .policy.scores import Logits, VocabularyAxis
+from .policy.scores import VocabularyAxis
 from .prompt import unscored
 from .segments import Segments
+from .selections import selections
 from .writer import SNAPSHOT_EVENTS, JobStep, Sink, Turn, Writer
 
 COMMIT = CommitOutput()
@@ -286,35 +282,12 @@ class Engine:
                     proposals.append((result.job, result.job.propose(*commands)))
             except BaseException as raised:
                 proposals.append(self._failed(result.job, raised))
-        for result, selection in zip(rows, self._selections(rows), strict=True):
+        for result, selection in zip(rows, selections(rows, self._axis), strict=True):
             try:
                 proposals.append((result.job, result.job.propose(*self._commands(result, selection))))
             except BaseException as raised:
                 proposals.append(self._failed(result.job, raised))
         return proposals
-
-    def _selections(self, rows: Sequence[Called]) -> Sequence[Decision | Raised]:
-        """Decide all rows at once; where that raises, row by row, to find whose fault it is: a decision moves nothing.
-
-        A row is decided the same way alone and in any batch.
-        """
-        if not rows:
-            return []
-        try:
-            return decide(
-                Logits(_rows(rows), self._axis),
-                [result.job.plan for result in rows],
-                _draws(rows),
-                self._axis,
-                [result.job.history for result in rows],
-                _masks([result.job for result in rows]),
-            )
-        except BaseException as raised:
-            if not is_fault(raised):
-                raise
-            if len(rows) == 1:
-                return [Raised(raised)]
-        return [selection for row in rows for selection in self._selections([row])]
 
     def _undecided(self, result: Called) -> tuple[Command, ...] | None:
         """What follows on a row that is not to be decided on; None for all others."""
@@ -354,16 +327,6 @@ class Engine:
         return (*result.report, issue, COMMIT)
 
 
-def _rows(results: Sequence[Called]) -> Tensor:
-    """[rows, V]: the batch itself where every row is decided on, else a gather."""
-    batch = results[0].batch
-    if batch is None:
-        raise RuntimeError("a decision needs a score row")
-    if len(results) == batch.shape[0]:
-        return batch
-    return batch[[result.row for result in results]]
-
-
 def _ungrammatical(job: Job) -> Problem | None:
     """Bring the job's parser to the newest token; the fault of a job whose grammar has no way on from there."""
     parser, token = job.parser, job.token
@@ -377,32 +340,3 @@ def _ungrammatical(job: Job) -> Problem | None:
     except GrammarTooCostly as fault:
         return fault
     return BrokenInvariant(clause="OUT-5", reason="the request's grammar has no token for what is committed")
-
-
-def _masks(jobs: Sequence[Job]) -> list[Mask | None] | None:
-    """The tokens that each job's grammar allows; None for a job that has none, or for all of them."""
-    if all(job.parser is None for job in jobs):
-        return None
-    return [None if job.parser is None else job.parser.allowed() for job in jobs]
-
-
-def _draws(results: Sequence[Called]) -> list[float | None]:
-    """Unit draws for the stochastic rows, addressed by (seed, choice, branch, step); None for the others."""
-    draws: list[float | None] = [None] * len(results)
-    by_algorithm: dict[str, list[int]] = defaultdict(list)
-    for index, result in enumerate(results):
-        if result.job.plan.stochastic:
-            by_algorithm[result.job.state.spec.envelope.rng.algorithm].append(index)
-    for algorithm, indexes in by_algorithm.items():
-        planes = [results[index].job.state.spec.envelope.rng for index in indexes]
-        steps = [results[index].job.state.frontier.output for index in indexes]
-        units = unit_draws(
-            algorithm,
-            np.array([plane.seed for plane in planes]),
-            np.array([plane.choice for plane in planes]),
-            0,
-            np.array(steps),
-        )
-        for index, unit in zip(indexes, units.tolist(), strict=True):
-            draws[index] = unit
-    return draws

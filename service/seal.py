@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from ..fsm.audit import Fault
 from ..fsm.errors import ContentErased, Problem, SealRefused
 from ..fsm.load import load
 from ..fsm.ports import EventLog, JobRow, Record
@@ -88,6 +89,9 @@ class Once:
 
     def snapshot_damage(self, job: str) -> str:
         return self._log.snapshot_damage(job)
+
+    def damage(self) -> Iterator[Fault]:
+        return iter(())
 
 
 def difference(job: str, whole: Transcript, records: list[Record], one: Stored) -> str:

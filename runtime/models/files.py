@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ...fsm.errors import BrokenArtifact, LimitExceeded
 from ...fsm.limits import MODEL_JSON_BYTES_MAX
@@ -15,7 +16,7 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _LFS_POINTER_BYTES_MAX = 1024
 
 
-def open_file(path: Path, bytes_max: int | None = None) -> BinaryIO:
+def open_file(path: Path, bytes_max: int | None = None) -> BufferedReader:
     """The regular file at `path`, open for reading; a device or a pipe is never waited for, and never read.
 
     Errors: BrokenArtifact (no file, not a regular one, a Git LFS pointer), LimitExceeded (above bytes_max).

@@ -12,6 +12,7 @@ from decodelog.fsm.errors import JobFault
 from decodelog.fsm.events import TokenStep
 from decodelog.fsm.transcript import Transcript
 from decodelog.runtime import engine as engine_module
+from decodelog.runtime import selections as selections_module
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.faults import WORDS_MAX, fault_of, is_fault, told
 from decodelog.runtime.job import Job
@@ -41,14 +42,14 @@ class Trap:
 
 
 def in_decisions(patch, trap):
-    decide = engine_module.decide
+    decide = selections_module.decide
 
     def trapped(scores, plans, *others):
         if any(plan.looks_back for plan in plans):
             trap(trap.job)
         return decide(scores, plans, *others)
 
-    patch.setattr(engine_module, "decide", trapped)
+    patch.setattr(selections_module, "decide", trapped)
 
 
 def in_a_method(of, name, job_of):

@@ -14,7 +14,7 @@ import numpy as np
 
 from decodelog.fsm.errors import LostTenure
 from decodelog.fsm.ports import Append, AppendResult, Claim, Outcome
-from decodelog.runtime import engine
+from decodelog.runtime import selections
 from decodelog.runtime.worker import Worker
 from decodelog.runtime.writer import Begun, Writer
 from decodelog.service.simulation import world
@@ -202,5 +202,5 @@ BROKEN = {
     "text is shown before it is durable": with_patch(Writer, "_finish", early),
     "text is shown twice": with_patch(Writer, "_publish", twice),
     "commands and deadlines are ignored": with_patch(Worker, "_interruptions", deaf),
-    "noise is drawn in turn": with_patch(engine, "unit_draws", Drawn()),
+    "noise is drawn in turn": with_patch(selections, "unit_draws", Drawn()),
 }

@@ -418,10 +418,11 @@ def test_a_claim_takes_no_more_than_it_asks_for_whatever_is_suspected(store):
     for number in range(6):
         admit(store, f"job-{number}")
     tenures(store, "worker-0", HOUR_MS, 3)
-    tenures(store, "worker-1", HOUR_MS, 3, jobs=["job-0", "job-1", "job-2"], dead=["worker-0"], caution=AT_ONCE)
+    suspects = [("job-0", 1), ("job-1", 1), ("job-2", 1)]
+    assert stalls(tenures(store, "worker-1", HOUR_MS, 4, dead=["worker-0"], caution=Caution(3, 0))) == suspects
     store.release("worker-1")
     two = Caution(2, 0)
-    assert stalls(store.claim("worker-2", HOUR_MS, 1, caution=two)) == [("job-0", 1)]
-    assert stalls(store.claim("worker-2", HOUR_MS, 3, caution=two)) == [("job-1", 1), ("job-2", 1), ("job-3", 0)]
-    assert stalls(store.claim("worker-2", HOUR_MS, 1, caution=two)) == [("job-4", 0)]
+    assert stalls(store.claim("worker-2", HOUR_MS, 1, caution=two)) == suspects[:1]
+    assert stalls(store.claim("worker-2", HOUR_MS, 3, caution=two)) == suspects[1:]  # and nothing beside them
+    assert stalls(store.claim("worker-2", HOUR_MS, 1, caution=two)) == [("job-3", 0)]
     assert stalls(store.claim("worker-3", HOUR_MS, 0, caution=two)) == []

@@ -34,6 +34,11 @@ ROWS = (
         lambda f: f["durability_tax"] <= 0.02,
     ),
     Row(
+        "sync_share",
+        "{:.3f}",
+        "of that, what the syncs alone cost: the same over a third such stream, on SQLite with synchronous OFF",
+    ),
+    Row(
         "control_sqlite_1",
         "{:,.0f}/s",
         "committed tokens, scripted model, 1 greedy job, SQLite synchronous FULL, an append and a sync each",

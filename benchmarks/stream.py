@@ -1,4 +1,5 @@
-"""(a), (b) One real stream: beside transformers' own loop, and beside itself on a log that nothing is synced for."""
+"""(a), (b) One real stream: beside transformers' own loop, and beside itself on a log in memory and on one that is
+written as ever but not synced."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from databases import MEMORY, folder, sqlite_url, store_at
+from databases import MEMORY, folder, sqlite_url, store_at, unsynced_store_at
 from jobs import engine_of, seconds
 from measuring import Figures, median_ratio, medians, take_turns
 from transformers import AutoModelForCausalLM, GenerationConfig
@@ -43,7 +44,11 @@ def stream(rounds: int, note: Callable[[str], None]) -> Figures:
     note(f"loading {MODEL} twice")
     ours, theirs = Ours(), Theirs(find_model(MODEL, home()))
     ids = ours.prompt()
-    with folder() as directory, store_at(sqlite_url(directory, "stream")) as durable, store_at(MEMORY) as memory:
+    with ExitStack() as stores:
+        directory = stores.enter_context(folder())
+        durable = stores.enter_context(store_at(sqlite_url(directory, "stream")))
+        memory = stores.enter_context(store_at(MEMORY))
+        unsynced = stores.enter_context(unsynced_store_at(sqlite_url(directory, "unsynced")))
         note("warming up, and comparing tokens")
         same = ours.generate(durable, ids, NEW_TOKENS) == theirs.generate(ids, NEW_TOKENS)
         note(f"{rounds} rounds of {NEW_TOKENS} tokens: a durable stream and transformers' generate")
@@ -55,11 +60,12 @@ def stream(rounds: int, note: Callable[[str], None]) -> Figures:
             rounds,
         )
         more = 2 * rounds - 1  # one round of it is about as uncertain as its bar is high
-        note(f"{more} rounds of {TAX_TOKENS} tokens: a durable stream and one in memory, block by block")
-        taxes = [tax(*ours.side_by_side((durable, memory), ids, TAX_TOKENS)) for _ in range(more)]
+        note(f"{more} rounds of {TAX_TOKENS} tokens: a durable stream, one in memory and one without syncs, in turns")
+        spent = [ours.side_by_side((durable, memory, unsynced), ids, TAX_TOKENS) for _ in range(more)]
     return medians(turns) | {
         "generate_ratio": median_ratio(turns["stream_sqlite"], turns["stream_generate"]),
-        "durability_tax": median(taxes),
+        "durability_tax": median(tax(seconds_durable, seconds_memory) for seconds_durable, seconds_memory, _ in spent),
+        "sync_share": median(tax(seconds_durable, seconds_unsynced) for seconds_durable, _, seconds_unsynced in spent),
         "stream_same_tokens": float(same),
     }
 
@@ -74,9 +80,9 @@ def run_block(engine: Engine) -> None:
     engine.settle()
 
 
-def tax(durable_seconds: float, memory_seconds: float) -> float:
-    """The part of its speed that a stream gives up: 1 - durable tokens/s over tokens/s in memory."""
-    return 1 - memory_seconds / durable_seconds
+def tax(durable_seconds: float, other_seconds: float) -> float:
+    """The part of its speed that a stream gives up: 1 - durable tokens/s over those of a stream that has it easier."""
+    return 1 - other_seconds / durable_seconds
 
 
 class Ours:

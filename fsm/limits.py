@@ -79,8 +79,9 @@ BLANKS_MAX: Final = 2 * JSON_DEPTH_MAX + 2
 MASK_ITEMS_MAX: Final = 10_000
 # The same at one place of the text, where that schema has 807; a few bytes each are kept for every token.
 MASK_ROW_ITEMS_MAX: Final = 2000
-# A state of a grammar's lexer takes a kilobyte or two, of long alternatives ten times that. Schemas make some hundreds.
-LEXER_STATES_MAX: Final = 10_000
+# A state of a grammar's lexer takes a kilobyte, and several where it says a thing in many ways. A text of bounded
+# length, such as a string with maxLength, makes four or five a character: these are ten thousand characters, and 50 MB.
+LEXER_STATES_MAX: Final = 50_000
 # The processor's time for one step's mask, which all jobs beside it wait for; ordinary ones take a tenth of it.
 MASK_MS_MAX: Final = 5
 # What the masks of one parser may take beyond that in all: the first of a large grammar are longer.

@@ -28,14 +28,17 @@ def trial(action: Callable[[], object], seconds: int, memory: int) -> str:
     if not pid:
         _attempt(action, seconds, memory)
     wait_s, until_s = SHORT_S, time.monotonic() + WAITED_S
+    late = False
     while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-        if time.monotonic() > until_s:
+        if late := late or time.monotonic() > until_s:
             os.kill(pid, signal.SIGKILL)  # nobody else has waited for it, so that the number is its own
         time.sleep(wait_s)
         wait_s = min(2 * wait_s, LONG_S)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if not code:
         return ""
+    if late and code == -signal.SIGKILL:
+        return f"it comes to no end in {WAITED_S} s"
     if code == MEMORY_LACKS:
         return f"it takes more than {memory // MIB} MiB of memory"
     if code == -signal.SIGXCPU:

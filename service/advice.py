@@ -19,6 +19,8 @@ COMMANDS: Final = {
     "child_failed": "`decodelog doctor`",
     "not_an_export": "`decodelog export` and `decodelog snapshot` write such files",
     "unknown_job": "`decodelog jobs` lists all",
+    "job_fault": "`decodelog export {job}`",
+    "output_failed": "`decodelog jobs` shows what was done",
     "job_not_ended": "`decodelog cancel {job}` ends it",
     "content_erased": "`decodelog jobs` still lists it, and `decodelog audit {job}` proves its chain",
     "seal_refused": "`decodelog audit {job}`",

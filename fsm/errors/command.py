@@ -52,8 +52,8 @@ class OutputFailed(Rejected):
 
     code = "output_failed"
     says = (
-        "standard output cannot be written: {reason}; what was done before stands, as `decodelog jobs` shows: make "
-        "room, or send the output elsewhere"
+        "standard output cannot be written: {reason}; what was done before stands: make room, or send the output "
+        "elsewhere"
     )
     reason: str
 

@@ -48,7 +48,7 @@ class JobFault(Defect):
     code = "job_fault"
     says = (
         "the work for job {job} met a fault of this program or of a library ({cause}: {reason}); keep "
-        "`decodelog export {job}`, and report it"
+        "an export of its log, and report it"
     )
     job: str
     cause: str

@@ -97,6 +97,19 @@ def test_a_grammar_whose_first_mask_is_beyond_the_bounds_is_refused(memory):
     assert memory.rows() == []
 
 
+@pytest.mark.parametrize(
+    ("language", "source", "begin", "end"),
+    [("json_schema", '{"maxLength":9000,"type":"string"}', '"', '"'), ("regex", r"<[^\n]{1,9000}>", "<", ">")],
+)
+def test_a_long_text_of_bounded_length_costs_no_more_than_it_may(language, source, begin, end):
+    """Each of its characters, escapes and beginnings of characters is a state of its own for the lexer."""
+    letters = Grammars([bytes([byte]) for byte in range(256)] + [b"quickbrownfox" * 4], lambda token: False)
+    at = letters.parser(Grammar(kind="grammar", language=language, source=source), [])
+    standings = [at.take(token) for token in (ord(begin), *[256] * 170, ord(end))]
+    assert set(standings[:-1]) == {Standing.INCOMPLETE}
+    assert standings[-1].whole
+
+
 def test_no_error_of_the_library_tells_of_the_text():
     letters = Grammars([b"quickbrownfox", b"b", b"quickbrownfox" * 4], lambda token: False)
     at = letters.parser(Grammar(kind="grammar", language="lark", source='start: s "B"\ns: /[a-z]/ | s s'), [])

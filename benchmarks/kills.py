@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -34,6 +35,8 @@ from typing import Annotated, Any
 
 import typer
 
+KINDS = {"worker": 10, "pause": 3, "server": 4, "sealer": 3, "submitter": 2, "reader": 2}
+"""How often a trial is of a kind: whom its kills are mainly for."""
 QUICK = 12
 SERVED = 0.2  # of the trials, beside those of the server's own kind
 ALONE = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -43,23 +46,27 @@ def main(
     kills: Annotated[int, typer.Option(help="go on until there were so many")] = 300,
     seed: Annotated[int, typer.Option(help="what is drawn follows from it")] = 1,
     first: Annotated[int, typer.Option(help="the number of the first trial")] = 1,
+    only: Annotated[str | None, typer.Option(help="trials of this kind alone, named as above")] = None,
     quick: Annotated[bool, typer.Option(help=f"{QUICK} kills: whether it runs")] = False,
 ) -> None:
     """Kill, go on, prove; see the module's docstring."""
+    if only not in (None, *KINDS):
+        raise typer.BadParameter(f"{only} is none of {', '.join(KINDS)}", param_hint="--only")
     if any(os.environ.get(name) != value for name, value in ALONE.items()):  # before torch begins to have threads
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ALONE})
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
-        told = campaign(Path(name), QUICK if quick else kills, seed, first)
+        told = campaign(Path(name), QUICK if quick else kills, seed, first, only)
     print(json.dumps(told), flush=True)
     raise typer.Exit(bool(told["faulty"]))
 
 
-def campaign(folder: Path, wanted: int, seed: int, first: int) -> dict[str, Any]:
+def campaign(folder: Path, wanted: int, seed: int, first: int, only: str | None) -> dict[str, Any]:
     """Trials until there were so many kills, and what they came to."""
     import torch
     from mortal import SCENES, Load
-    from trials import KINDS, Trial, undisturbed
+    from trials import Trial, undisturbed
 
+    from decodelog.fsm.errors import Problem
     from decodelog.service.torture.databases import OwnServer, PostgresGround, SqliteGround, has_server
 
     torch.set_num_threads(1)
@@ -74,13 +81,19 @@ def campaign(folder: Path, wanted: int, seed: int, first: int) -> dict[str, Any]
         wholes = {scene.name: undisturbed(load, grounds["sqlite"], folder, scene) for scene in SCENES}
         note(f"{len(wholes)} scenes undisturbed, {time.monotonic() - begin:.0f} s")
         number = first
-        while counts.total() < wanted:
+        asked = list[int]()
+        signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+        while counts.total() < wanted and not asked:
             random = Random(f"{seed}/{number}")
             (kind,) = random.choices([*KINDS], [*KINDS.values()])
+            kind = only or kind
             served = random.random() < SERVED or kind == "server"
             ground = grounds["postgres" if served and len(grounds) > 1 else "sqlite"]
             trial = Trial(load, ground, folder, random, wholes)
-            trial.run(kind if ground.name == "postgres" or kind != "server" else "worker")
+            try:
+                trial.run(kind if ground.name == "postgres" or kind != "server" else "worker")
+            except Problem as problem:
+                trial.faults.append(f"the trial could not go on: {problem!r}")
             counts += trial.kills
             trials[f"{kind} {ground.name}"] += 1
             jobs += len(trial.scene.drafts)
@@ -90,7 +103,7 @@ def campaign(folder: Path, wanted: int, seed: int, first: int) -> dict[str, Any]
             if trial.faults:
                 faulty.append(number)
                 print(json.dumps({**about, "faults": trial.faults, "story": trial.story}), flush=True)
-            note(f"{counts.total()}/{wanted} {about} {dict(trial.kills)} {len(trial.faults)} faults")
+            note(f"{counts.total()}/{wanted} {about} {dict(trial.kills)} {trial.rebuilds} {len(trial.faults)} faults")
             number += 1
     again = {form: sorted(tokens for each, tokens in rebuilt if each == form) for form in {each for each, _ in rebuilt}}
     return {

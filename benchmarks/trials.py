@@ -30,12 +30,10 @@ FIRST = ("claim.begin", "claim.committed", "tenure.claimed", "tenure.loaded", "t
 CALL = ("call.before", "call.prepared", "call.selected")
 APPEND = ("turn.decided", "turn.begun", "append.begin", "append.executed", "append.commit", "append.committed")
 PHASES = {"claim": FIRST, "prefill": CALL, "decode": CALL, "append": (*APPEND, "turn.durable", "turn.published")}
-STEPS = 7  # a tenure lives through at most so many before it is killed
+STEPS = 5  # a tenure lives through at most so many before it is killed
 STEP_S = 0.15  # a kill at no point comes so long after one at most
 POLL_S = 0.002
 LATE_S = 150.0
-KINDS = {"worker": 10, "pause": 3, "server": 4, "sealer": 3, "submitter": 2, "reader": 2}
-"""How often a trial is of a kind: whom its kills are mainly for."""
 
 
 class Moment(NamedTuple):
@@ -81,7 +79,7 @@ class Trial:
             if kind == "reader":
                 self._read()
             else:
-                harms = {"worker": self._random.randint(3, 6), "pause": 3, "server": 3}.get(kind, 1)
+                harms = {"worker": self._random.randint(4, 8), "pause": 3, "server": 3}.get(kind, 1)
                 self._live(kind, harms)
             self._settle()
         self._judge()
@@ -234,10 +232,9 @@ class Trial:
             self._kill(*self._start(body, "submitter", exact), moment, "submitter")
         self._over(self._start(self._load.submitting(self._ground.url, self.scene), "submitter")[0], "submitter")
         with store_of(self._ground.url) as store:
-            found = [row.job for row in store.rows()]
-        self._jobs = sorted(self._told, key=found.index) if set(found) == set(self._told) else found
-        if len(found) != len(self.scene.drafts):
-            self.faults.append(f"{len(self.scene.drafts)} requests are {len(found)} jobs")
+            self._jobs = [row.job for row in store.rows()]
+        if len(self._jobs) != len(self.scene.drafts) or set(self._jobs) != set(self._told):
+            self.faults.append(f"{len(self.scene.drafts)} requests, told as {self._told}, are the jobs {self._jobs}")
 
     def _read(self) -> None:
         """Kill readers while a worker works, which is killed once, too: each goes on behind what was noted."""
@@ -296,7 +293,7 @@ class Trial:
 
     def _scan(self) -> Scan:
         with store_of(self._ground.url) as store:
-            return scan(store, self.scene._replace(names=self._jobs))
+            return scan(store, self.scene._replace(names=[row.job for row in store.rows()]))
 
     def _look(self) -> Scan:
         """Audit all logs as they are, and hold them to what was shown."""

@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -78,8 +79,7 @@ def campaign(folder: Path, wanted: int, seed: int, first: int, only: str | None)
         if has_server():
             server = stack.enter_context(closing(OwnServer(folder)))
             grounds["postgres"] = stack.enter_context(closing(PostgresGround(server.url, server)))
-        wholes = {scene.name: undisturbed(load, grounds["sqlite"], folder, scene) for scene in SCENES}
-        note(f"{len(wholes)} scenes undisturbed, {time.monotonic() - begin:.0f} s")
+        whole = cache(lambda name: undisturbed(load, grounds["sqlite"], folder, SCENES[name]))
         number = first
         asked = list[int]()
         signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
@@ -89,7 +89,7 @@ def campaign(folder: Path, wanted: int, seed: int, first: int, only: str | None)
             kind = only or kind
             served = random.random() < SERVED or kind == "server"
             ground = grounds["postgres" if served and len(grounds) > 1 else "sqlite"]
-            trial = Trial(load, ground, folder, random, wholes)
+            trial = Trial(load, ground, folder, random, lambda scene: whole(scene.name))
             try:
                 trial.run(kind if ground.name == "postgres" or kind != "server" else "worker")
             except Problem as problem:

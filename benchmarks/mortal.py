@@ -53,7 +53,7 @@ class Scene(NamedTuple):
         return [*self.names] or [f"{self.name}-{number}" for number in range(len(self.drafts))]
 
 
-SCENES = (
+_SCENES = (
     Scene("alone", [{**GREEDY, "prompt": RIVER, "max_new_tokens": 24}]),
     Scene("long", [{**SAMPLED, "prompt": CHAPTER, "max_new_tokens": 30, "logprobs": 2}]),
     Scene(
@@ -80,6 +80,7 @@ SCENES = (
         ],
     ),
 )
+SCENES = {scene.name: scene for scene in _SCENES}
 
 
 class Load:

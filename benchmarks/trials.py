@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
@@ -53,21 +53,24 @@ class Trial:
     parted     jobs whose lanes other calls had made again, and whose tokens are others than the undisturbed run's
     """
 
-    def __init__(self, load: Load, ground: Ground, folder: Path, random: Random, wholes: dict[str, Scan]) -> None:
+    def __init__(
+        self, load: Load, ground: Ground, folder: Path, random: Random, whole: Callable[[Scene], Scan]
+    ) -> None:
         self.kills: Counter[str] = Counter()
         self.faults: list[str] = []
         self.rebuilds: list[tuple[str, int]] = []
         self.parted = 0
         self.story: list[str] = []
-        self._load, self._ground, self._folder, self._random, self._wholes = load, ground, folder, random, wholes
+        self._load, self._ground, self._folder, self._random = load, ground, folder, random
         self._kept = folder / "kept"
         self._all_kept = random.random() < 0.4
         self._some_kept = self._all_kept or random.random() < 0.5
         self._form = random.choice(("prefill", "reexecute", "any"))
         self._number = 0
         self._told: dict[str, int] = {}
-        self.scene = random.choice(SCENES)
+        self.scene = random.choice([*SCENES.values()])
         self._jobs = self.scene.jobs
+        self._whole = whole(self.scene)
         shutil.rmtree(self._kept, ignore_errors=True)
 
     def run(self, kind: str) -> None:
@@ -309,7 +312,7 @@ class Trial:
 
     def _judge(self) -> None:
         """At the end: audit, the model run again over each job, and the undisturbed run where bits are kept."""
-        found, whole = self._look(), list(self._wholes[self.scene.name].logs.values())
+        found, whole = self._look(), list(self._whole.logs.values())
         named = self._jobs == self.scene.jobs
         for (job, log), expected in zip(found.logs.items(), whole, strict=False):
             self.faults += self._differences(job, log, expected, named)

@@ -1,8 +1,8 @@
 """Where the model of a restored job lies: a file may say which model it is, by hash, and not where to look for it.
 
 What a file names is taken where it is a model that can be fetched, or a folder with just the files that the request is
-bound to, which belongs to this user or to root, and which not everybody may write to. Else the job is brought back under the hash of its
-checkpoint, which finds nothing until somebody says where the model lies.
+bound to, which belongs to this user or to root, and which not everybody may write to. Else the job is brought back
+under the hash of its checkpoint, which finds nothing until somebody says where the model lies.
 """
 
 from __future__ import annotations

@@ -162,8 +162,9 @@ def test_a_listing_has_whole_names_on_any_terminal(changes: dict[str, str], shor
         )
 
 
-def test_an_error_is_one_line_however_narrow(sqlite_url: str) -> None:
-    given = environment(COLUMNS="0")
+@pytest.mark.parametrize("columns", ["0", "1", "80"])
+def test_an_error_is_one_line_however_narrow(columns: str, sqlite_url: str) -> None:
+    given = environment(COLUMNS=columns)
     command = [*COMMAND, "show", "nosuch", "--db", sqlite_url]
     told = subprocess.run(command, env=given, capture_output=True, encoding="utf-8")
     assert told.stderr.startswith("error[unknown_job]: there is no job nosuch")

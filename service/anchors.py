@@ -25,6 +25,7 @@ from ..fsm.errors import BrokenAnchors, UnwritableOutput
 from ..fsm.limits import SAFE_INTEGER_MAX
 from ..store.audit import Reached
 from .export import sync
+from .regular_files import open_regular
 
 FIRST: Final = {"anchors": "decodelog.anchors.v1"}
 KIND: Final = "anchor"
@@ -147,7 +148,8 @@ def keep(path: Path, added: Sequence[Anchor]) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open_regular(path) as file:  # anything else would be replaced by a file, or be read for ever
+            return file.read()
     except FileNotFoundError:
         return b""
     except OSError as error:

@@ -65,9 +65,11 @@ def opened(given: str | None, create: bool = False) -> Iterator[DatabaseStore | 
 def _create(url: str, file: Path) -> None:
     """Build the schema in a new file beside it and link that into place: whoever finds the file finds it whole."""
     from ..store import schema
+    from ..store.sqlite_file import check_no_log
 
     if not file.parent.is_dir():
         raise FolderMissing(url, str(file.parent.absolute()))
+    check_no_log(url, os.path.abspath(file))
     new = file.with_name(f".{secrets.token_hex(4)}.new")
     try:
         schema.upgrade(f"{SQLITE_PREFIX}{new}")

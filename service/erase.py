@@ -55,5 +55,6 @@ def forks_of(log: SealableLog, jobs: Sequence[str]) -> dict[str, list[str]]:
             if not known >= origins[parent]:
                 known |= origins[parent]
                 new.append(fork)
-    kept = {fork: of for fork, of in origins.items() if fork not in set(jobs)}
+    asked = set(jobs)
+    kept = {fork: of for fork, of in origins.items() if fork not in asked}
     return {job: [fork for fork, of in kept.items() if job in of] for job in jobs}

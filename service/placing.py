@@ -1,8 +1,8 @@
 """Where the model of a restored job lies: a file may say which model it is, by hash, and not where to look for it.
 
-What a file names is taken where it is a model that can be fetched, or a folder that only its owner may write to, who is
-this user or root, with just the files that the request is bound to. Else the job is brought back under the hash of its
-checkpoint, which finds nothing until somebody says where the model lies.
+What a file names is taken where it is a model that can be fetched, or a folder with just the files that the request is
+bound to, which belongs to this user or to root, and which not everybody may write to. Else the job is brought back
+under the hash of its checkpoint, which finds nothing until somebody says where the model lies.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _difference(envelope: Envelope, facts: ArtifactFacts) -> str | None:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Whether nobody but this user or root may have put there what lies there."""
+    """Whether what lies there belongs to this user or to root, and not everybody may write there."""
     return all(_only_ours(path.stat()) for path in (directory, *directory.iterdir()))
 
 

@@ -27,6 +27,7 @@ from .audit import audit
 from .incarnation import dead_workers
 from .naming import check_key
 from .placing import Places
+from .regular_files import open_regular
 from .signing import PublicKey, signature_faults
 from .snapshot import FORMS, REPAIRED
 
@@ -124,7 +125,7 @@ def _placed(bundle: Bundle, log: Restorable, places: Places, moved: bool) -> Res
 
 
 def _begun(path: Path) -> BinaryIO:
-    file = path.open("rb")
+    file = open_regular(path)
     if not begins(file):
         file.close()
         raise NotAnExport(str(path), "its first bytes are not those of a file that this program reads")

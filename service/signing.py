@@ -14,6 +14,7 @@ from typing import Any, Final
 from ..fsm.audit import Fault
 from ..fsm.errors import UnusableKey
 from ..store.bundle import Bundle, Signature
+from .regular_files import open_regular
 
 DOMAIN: Final = b"decodelog.export.signature.v1"
 """What a signature is of, before the digest: a key that signs other things signs none of these by chance."""
@@ -28,10 +29,10 @@ PublicKey = bytes
 def signer(path: Path) -> Callable[[bytes], Signature]:
     """What signs digests with the private key in a PEM file that only its owner can read. Errors: UnusableKey."""
     text = _read(path, private=True)
-    serialization, kinds = _library(path)
+    serialization, kinds, refusals = _library(path)
     try:
         key = serialization.load_pem_private_key(text, password=None)
-    except (ValueError, TypeError) as error:  # the latter where it asks for a password
+    except refusals as error:
         raise UnusableKey(str(path), f"it is no private key in PEM without a password ({error})") from error
     if not isinstance(key, kinds.Ed25519PrivateKey):
         raise UnusableKey(str(path), f"it is a key of another kind ({type(key).__name__})")
@@ -42,10 +43,10 @@ def signer(path: Path) -> Callable[[bytes], Signature]:
 def public_key(path: Path) -> PublicKey:
     """The public key in a PEM file. Errors: UnusableKey."""
     text = _read(path, private=False)
-    serialization, kinds = _library(path)
+    serialization, kinds, refusals = _library(path)
     try:
         key = serialization.load_pem_public_key(text)
-    except ValueError as error:
+    except refusals as error:
         raise UnusableKey(str(path), f"it is no public key in PEM ({error})") from error
     if not isinstance(key, kinds.Ed25519PublicKey):
         raise UnusableKey(str(path), f"it is a key of another kind ({type(key).__name__})")
@@ -79,10 +80,8 @@ def _fault(detail: str) -> Fault:
 def _read(path: Path, private: bool) -> bytes:
     """The text of a key; a private one that others may read is refused."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise UnusableKey(str(path), "it is no file")
             # Whoever can read it can sign as well.
             if private and stat.S_IMODE(mode) & (stat.S_IRWXG | stat.S_IRWXO):
                 raise UnusableKey(str(path), f"others may read it: `chmod 600 {path}`")
@@ -91,11 +90,15 @@ def _read(path: Path, private: bool) -> bytes:
         raise UnusableKey(str(path), error.strerror or str(error)) from error
 
 
-def _library(path: Path) -> tuple[Any, Any]:
-    """The two parts of the library that signs, which is installed for whoever asks for it. Errors: UnusableKey."""
+def _library(path: Path) -> tuple[Any, Any, tuple[type[Exception], ...]]:
+    """The two parts of the library that signs, which is installed for whoever asks for it, and how it refuses a text.
+
+    Errors: UnusableKey.
+    """
     try:
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise UnusableKey(str(path), "signatures need a library: `pip install 'decodelog[sign]'`") from error
-    return serialization, ed25519
+    return serialization, ed25519, (ValueError, TypeError, UnsupportedAlgorithm)  # a TypeError asks for a password

@@ -100,6 +100,8 @@ def _use_utf8() -> None:
 
 def _set_width() -> None:
     """COLUMNS counts on every kind of terminal, and help has room for its names on the narrowest."""
+    if os.environ.get("COLUMNS", "").strip("0") == "":
+        os.environ.pop("COLUMNS", None)  # nothing can be written in no columns, and some write nothing then
     if os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
         os.environ.setdefault("LINES", str(LINES))  # such a terminal's columns are asked for only beside its lines
     if _columns() < NARROWEST:

@@ -40,9 +40,10 @@ class Due(NamedTuple):
 def due(log: SealableLog, seal_after_ms: int | None, snapshots: Path | None = None) -> Due:
     """Jobs whose content may not stay; of the others those that ended `seal_after_ms` ago (None: none), and caches."""
     gone = log.past_retention()
+    going = set(gone)
     old = [] if seal_after_ms is None else log.unsealed(seal_after_ms)
     left = [] if snapshots is None else left_over(log, snapshots)
-    return Due(gone, *([job for job in jobs if job not in set(gone)] for jobs in (old, left)))
+    return Due(gone, *([job for job in jobs if job not in going] for jobs in (old, left)))
 
 
 def sweep(log: SealableLog, seal_after_ms: int | None, hear: Heard, snapshots: Path | None = None) -> bool:

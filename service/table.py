@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from . import terminal
+from .visible import visible_line
 
 GAP = "  "
 
@@ -25,7 +27,8 @@ class Table:
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
         """A page of rows; the heads come before the first one. Raises BrokenPipeError where the reader has left."""
-        cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        shown = visible_line if sys.stdout.isatty() else str  # a value that has a newline would make a row of its own
+        cells = [["" if cell is None else shown(str(cell)) for cell in row] for row in rows]
         for row in cells:
             self._widths = [max(width, cells_of(cell)) for width, cell in zip(self._widths, row, strict=True)]
         if not self._begun:

@@ -98,7 +98,8 @@ def heading(name: str) -> str:
 def write_styled(text: str, style: str) -> None:
     """Data with a look, where standard output is a terminal."""
     look, shown = Look(), safe(sys.stdout, text)
-    Console(file=look, highlight=False, emoji=False).print(shown, style=style, markup=False, end="", soft_wrap=True)
+    wide = Console(file=look, highlight=False, emoji=False, width=WIDTH_MAX, height=LINES_MAX)  # COLUMNS may say 0
+    wide.print(shown, style=style, markup=False, end="", soft_wrap=True)
     _put(look.getvalue())
 
 
@@ -109,7 +110,7 @@ def say(text: str, style: str | None = None) -> None:
 
 def say_error(code: str, message: str) -> None:
     """What went wrong, in one line."""
-    PEOPLE.print(f"error[{code}]:", style="bold red", markup=False, end=" ")
+    PEOPLE.print(f"error[{code}]:", style="bold red", markup=False, end=" ", soft_wrap=True)
     PEOPLE.print(safe(sys.stderr, redacted(" ".join(message.split()))), markup=False, soft_wrap=True)
 
 

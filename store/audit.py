@@ -72,7 +72,7 @@ def audit_rows(store: ShowsRows, job: str | None = None, asked: Mapping[str, int
     for log in store.logs(job):
         result.jobs += 1
         walk = Walk(asked=asked.get(log.job, 0))
-        if log.job in result.names:
+        if log.job in result.heads:
             result.faults.append(Fault(log.job, 0, "listing", "another log of this name stands before it"))
         result.names.append(log.job)
         try:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ..fsm.errors import CorruptRecord, DatabaseLocked, UnknownJob
 from ..fsm.events import Event
+from ..fsm.limits import SAFE_INTEGER_MAX
 from ..fsm.ports import EMPTY_HEAD, Admission, Append, AppendResult, Durable, Head, JobRow, Outcome, Record
 from ..fsm.states import Status
 from .admission import admission, attached
@@ -132,7 +133,7 @@ class DatabaseLog:
         if last is None:
             return -1
         with self._database.single() as connection:
-            query = select(jobs.c.id).order_by(jobs.c.id.desc()).offset(last - 1).limit(1)
+            query = select(jobs.c.id).order_by(jobs.c.id.desc()).offset(min(last, SAFE_INTEGER_MAX) - 1).limit(1)
             first = connection.scalar(query)
         return -1 if first is None else first - 1
 

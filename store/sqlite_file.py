@@ -21,6 +21,7 @@ from ..fsm.errors import (
     DatabaseUnavailable,
     FileReadOnly,
     FolderMissing,
+    LogLeftBehind,
     Problem,
 )
 
@@ -56,7 +57,8 @@ class SqliteFile:
     def connect(self, timeout_s: float) -> sqlite3.Connection:
         """A new connection to the file that this process has opened before. Never makes a file but the first.
 
-        Errors: DatabaseMoved, FolderMissing, FileReadOnly, DatabaseFull, DatabaseUnavailable; sqlite3.Error.
+        Errors: DatabaseMoved, LogLeftBehind, FolderMissing, FileReadOnly, DatabaseFull, DatabaseUnavailable;
+        sqlite3.Error.
         """
         if self._create and self._identity is None:
             self._make()
@@ -119,6 +121,7 @@ class SqliteFile:
 
     def _make(self) -> None:
         """The file, empty, for its owner alone; the write-ahead log and its index take its mode over."""
+        check_no_log(self._name, self.path)
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, OWNER_ONLY))
         except FileExistsError:
@@ -170,6 +173,16 @@ def identity(path: str) -> Identity | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def check_no_log(name: str, path: str) -> None:
+    """LogLeftBehind where a file that is to be made at `path` would find the log of one that was there.
+
+    SQLite takes any log for that of the file beside it, and writes its pages into it.
+    """
+    for log in (f"{path}-wal", f"{path}-journal"):
+        if size(log) and not os.path.exists(path):  # asked last: who makes the file makes its log after it
+            raise LogLeftBehind(name, log)
 
 
 def stamp(path: str) -> tuple[int, int] | None:

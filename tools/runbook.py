@@ -85,6 +85,9 @@ GUIDANCE: Final = {
     "schema_newer": "The program is older than the database: a host was left out when the others were upgraded.",
     "unsupported_database": "Correct `--db` or DECODELOG_DB.",
     "folder_missing": "Make the folder, or correct `--db` or DECODELOG_DB; a disk may not be mounted.",
+    "log_left_behind": "Somebody has removed or renamed the file alone, after a crash or while it was in use. Its "
+    "newest work is in the log: bring the file back under its name, and both are whole. To begin anew, remove what "
+    "is left beside it (`-wal`, `-shm`, `-journal`), when no process has it open any more.",
     "file_read_only": "`ls -l` of the file and its folder, and `mount`. To read alone the right to read is "
     "enough, unless a write-ahead log was left behind: then let somebody who may write open"
     " it once (`decodelog jobs`).",

@@ -84,6 +84,9 @@ from .database import (
     SchemaNewer as SchemaNewer,
     UnsupportedDatabase as UnsupportedDatabase,
     FolderMissing as FolderMissing,
+    LogLeftBehind as LogLeftBehind,
+)
+from .database import (
     FileReadOnly as FileReadOnly,
     DatabaseDenied as DatabaseDenied,
     DatabaseMissing as DatabaseMissing,

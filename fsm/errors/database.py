@@ -56,6 +56,19 @@ class FolderMissing(Rejected):
 
 
 @dataclass(eq=False)
+class LogLeftBehind(Rejected):
+    """The write-ahead log of a SQLite file that is gone, where another file is to be made under its name."""
+
+    code = "log_left_behind"
+    says = (
+        "{database} is not made: {log} is the log of a file that is gone, and would be written into the new one; "
+        "put that file back, or move its log away"
+    )
+    database: str
+    log: str
+
+
+@dataclass(eq=False)
 class FileReadOnly(Rejected):
     """A SQLite file that this process may read and not write, by its rights or by the mount that it is on."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import stat
 import threading
@@ -217,6 +218,18 @@ def test_a_file_that_holds_no_anchors_is_refused_and_left(db: str, tmp_path: Pat
     path.write_text(text)
     assert decodelog("audit", "--all", "--anchor", path, "--json", db=db).error["code"] == "broken_anchors"
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR])
+def test_what_is_no_file_is_neither_waited_for_nor_replaced(db: str, tmp_path: Path, kind: int) -> None:
+    path = tmp_path / "other"
+    try:
+        os.mknod(path, kind | 0o600, os.makedev(1, 5))  # a pipe; or /dev/zero, which has no end
+    except PermissionError:
+        path.symlink_to("/dev/zero")
+    told = decodelog("audit", "--all", "--anchor", path, "--json", db=db)
+    assert (told.code, told.error["code"]) == (2, "broken_anchors")
+    assert stat.S_IFMT(path.stat().st_mode) == kind
 
 
 def test_a_file_in_no_folder_is_refused(db: str, tmp_path: Path) -> None:

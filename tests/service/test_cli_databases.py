@@ -186,6 +186,7 @@ def test_jobs_are_listed_a_page_at_a_time(page: int, database_url: str, monkeypa
     assert table("--all") == (names, "")
     assert table("--last", 23)[0] == table("--last", 100)[0] == names
     assert table("--last", 1)[0] == names[-1:]
+    assert table("--last", 1 << 70)[0] == names
     assert decodelog("jobs", "--all", "--last", 3, "--json", db=database_url).error["code"] == "conflicting_flags"
 
 

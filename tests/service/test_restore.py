@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -301,7 +302,9 @@ def test_a_file_that_cannot_be_restored_makes_no_database(stage, tmp_path):
     data = bytearray((tmp_path / "whole").read_bytes())
     data[len(data) // 2] ^= 1
     (tmp_path / "damaged").write_bytes(data)
-    for name, code in (("nowhere", "not_an_export"), ("text", "not_an_export"), ("damaged", "broken_snapshot")):
+    os.mkfifo(tmp_path / "pipe")  # which nobody waits for
+    refusals = dict.fromkeys(("nowhere", "text", "pipe"), "not_an_export") | {"damaged": "broken_snapshot"}
+    for name, code in refusals.items():
         refused = decodelog("restore", tmp_path / name, "--json", db=f"sqlite:///{tmp_path / 'made.db'}")
         assert (refused.code, refused.error["code"]) == (2, code)
     assert not (tmp_path / "made.db").exists()

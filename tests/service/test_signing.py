@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import sys
 from pathlib import Path
 
@@ -35,6 +37,14 @@ def keys(folder: Path, name: str = "key") -> tuple[Path, Path]:
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     return private, public
+
+
+def of_unknown_curve(key: bytes, kind: str) -> bytes:
+    """A key on P-256 in DER, as one in PEM on a curve that has no name."""
+    curve = bytes.fromhex("06082a8648ce3d030107")
+    assert curve in key
+    text = base64.encodebytes(key.replace(curve, curve[:-1] + b"\x7f"))
+    return f"-----BEGIN {kind} KEY-----\n{text.decode()}-----END {kind} KEY-----\n".encode()
 
 
 @pytest.fixture
@@ -141,6 +151,9 @@ def test_what_cannot_be_used_as_a_key_is_refused_by_name(db: str, tmp_path: Path
         "other kind": curve.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         "password": asked,
         "empty": b"",
+        "unknown curve": of_unknown_curve(
+            curve.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), "PRIVATE"
+        ),
     }
     for name, data in texts.items():
         path = tmp_path / name
@@ -148,12 +161,16 @@ def test_what_cannot_be_used_as_a_key_is_refused_by_name(db: str, tmp_path: Path
         path.write_bytes(data)
         told = decodelog("export", "--all", "--out", tmp_path / "out", "--key", path, "--json", db=db)
         assert (told.code, told.error["code"]) == (2, "unusable_key"), name
+    (tmp_path / "unknown public").write_bytes(
+        of_unknown_curve(curve.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo), "PUBLIC")
+    )
     for mode in (0o640, 0o604, 0o644):
         private.chmod(mode)
         told = decodelog("export", "--all", "--out", tmp_path / "out", "--key", private, "--json", db=db)
         assert (told.error["code"], "chmod 600" in told.error["message"]) == ("unusable_key", True)
     assert not (tmp_path / "out").exists()
-    for path in (private, tmp_path / "none"):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (private, tmp_path / "none", tmp_path / "unknown public", tmp_path / "pipe", Path("/dev/zero")):
         told = decodelog("verify", tmp_path / "any", "--key", path, "--json")
         assert told.error["code"] == "unusable_key"
 

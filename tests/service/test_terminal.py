@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -158,6 +160,26 @@ def test_a_listing_has_whole_names_on_any_terminal(changes: dict[str, str], shor
             "ADMITTED",
             True,
         )
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "80"])
+def test_an_error_is_one_line_however_narrow(columns: str, sqlite_url: str) -> None:
+    given = environment(COLUMNS=columns)
+    command = [*COMMAND, "show", "nosuch", "--db", sqlite_url]
+    told = subprocess.run(command, env=given, capture_output=True, encoding="utf-8")
+    assert told.stderr.startswith("error[unknown_job]: there is no job nosuch")
+    assert len(told.stderr.splitlines()) == 1
+
+
+def test_no_value_makes_a_row_of_its_own_on_a_terminal(short_model: Path, sqlite_url: str) -> None:
+    """As a damaged or hostile database may have one."""
+    assert decodelog("submit", "--model", short_model, "--prompt", "G", db=sqlite_url).code == 0
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE jobs SET model = ?", ("one\ntwo\t\x1b[2J",))
+    code, text = on_terminal("jobs", db=sqlite_url)
+    assert (code, len(text.splitlines())) == (0, 2)
+    assert r"one\u000atwo\u0009\u001b[2J" in text
+    assert "one\ntwo\t" in decodelog("jobs", db=sqlite_url).stdout
 
 
 def test_a_table_asks_no_terminal_for_its_width(monkeypatch: pytest.MonkeyPatch) -> None:

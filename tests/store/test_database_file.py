@@ -19,9 +19,11 @@ from decodelog.fsm.errors import (
     DatabaseMoved,
     FileReadOnly,
     FolderMissing,
+    LogLeftBehind,
     UnsupportedDatabase,
 )
 from decodelog.fsm.ports import Command, Outcome
+from decodelog.service.database import open_database
 from decodelog.store import schema
 from decodelog.store.engine import open_store
 
@@ -209,6 +211,39 @@ def test_a_folder_that_is_a_file_is_no_folder(tmp_path):
     (tmp_path / "note").write_text("text")
     with pytest.raises(FolderMissing):
         schema.upgrade(f"sqlite:///{tmp_path}/note/decodelog.db")
+
+
+def make_with_a_first_job(url):
+    open_database(url, create=True).close()
+
+
+@pytest.mark.contract("LOG-2")
+@pytest.mark.parametrize("make", [schema.upgrade, make_with_a_first_job])
+@pytest.mark.parametrize("ending", ["-wal", "-journal"])
+def test_no_file_is_made_beside_the_log_of_one_that_is_gone(tmp_path, make, ending):
+    """Which would be written into it. With its own file the log is whole again."""
+    file, elsewhere, log = tmp_path / "decodelog.db", tmp_path / "elsewhere.db", tmp_path / f"decodelog.db{ending}"
+    url = f"sqlite:///{file}"
+    schema.upgrade(url)
+    with closing(open_store(url)) as store:
+        admit(store)
+        shutil.copy(file, elsewhere)
+        kept = (tmp_path / "decodelog.db-wal").read_bytes()
+    take_all(file)
+    log.write_bytes(kept)
+    for _ in range(2):
+        with pytest.raises(LogLeftBehind) as refused:
+            make(url)
+        assert refused.value.log == str(log)
+        assert (file.exists(), log.read_bytes()) == (False, kept)
+    if ending == "-wal":
+        elsewhere.rename(file)
+        with closing(open_store(url)) as store:
+            assert [row.job for row in store.rows()] == ["job-1"]
+        take_all(file)
+    log.write_bytes(b"")  # as one is left that has been brought into its file
+    make(url)
+    assert schema.check(url) == schema.HEAD
 
 
 # ---- who may only read ---------------------------------------------------------------------------------------------

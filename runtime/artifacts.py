@@ -295,12 +295,16 @@ def _sync(path: Path) -> None:
 
 
 def _inside(directory: Path, config: dict[str, Any], kind: str, size: int, own: int | None) -> tuple[int, ...]:
-    """The stated special ids of one kind, then the tokenizer's own. Errors: BrokenArtifact for one beyond `size`."""
+    """The stated special ids of one kind, then the tokenizer's own. Errors: BrokenArtifact for one beyond `size`.
+
+    Nothing is ever padded here, and files state an id beyond the vocabulary, or -1, where there is no padding token.
+    """
     ids = tuple(dict.fromkeys((*_stated_ids(directory, config, kind), *_given(own))))
-    if outside := [each for each in ids if not 0 <= each < size]:
+    outside = [each for each in ids if not 0 <= each < size]
+    if outside and kind != "pad":
         reason = f"its {kind}_token_id is {outside[0]}, and its vocabulary has the ids from 0 to {size - 1}"
         raise BrokenArtifact(str(directory), reason)
-    return ids
+    return tuple(each for each in ids if each not in outside)
 
 
 def _stated_ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:

@@ -115,6 +115,18 @@ def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None
 
 
 @pytest.mark.contract("ENV-6")
+@pytest.mark.parametrize(("top", "refused"), [(9, None), (10, None), (11, "output_prompt_logprobs")])
+def test_alternatives_of_a_prompt_may_be_the_whole_vocabulary_and_no_more(top: int, refused: str | None) -> None:
+    tiny = {
+        "text_interface.vocabulary_size": 10,
+        "prompt.token_ids": [1] * 4,
+        "output.extras": [{"kind": "prompt_logprobs", "top": top}],
+        **GREEDY,
+    }
+    assert failing(tiny, dataclasses.replace(FACTS, vocabulary_size=10)) == refused
+
+
+@pytest.mark.contract("ENV-6")
 @pytest.mark.parametrize("index", range(len(FAULTS)))
 def test_of_two_faults_the_earlier_rung_is_reported(index: int) -> None:
     name, changes = FAULTS[index]

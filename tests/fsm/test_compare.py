@@ -308,7 +308,12 @@ def test_what_a_run_is_compared_by_is_each_of_these_facts_and_no_other() -> None
     }
     assert set(request["policy"]) == {"family", "transforms", "ending_ids", "min_new_tokens"}
     assert end == {
-        "sequence": {"finish": (FinishReason.LENGTH, ""), "triggers": at.state.due, "text": at.state.delta},
+        "sequence": {
+            "finish": (FinishReason.LENGTH, ""),
+            "triggers": at.state.due,
+            "stop": None,
+            "text": at.state.delta,
+        },
         "resume": {
             "status": at.state.status,
             "frontier": at.state.frontier,

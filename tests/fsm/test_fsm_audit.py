@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from envelope_examples import full
 from hypothesis import given
 from hypothesis import strategies as st
 from jobs import EOS, Live, call, drawn, selection
+from test_load import read
 
 from decodelog.fsm.audit import Audited, compare, replay
 from decodelog.fsm.errors import CorruptRecord
-from decodelog.fsm.events import CallCompleted, RequestAdmitted
+from decodelog.fsm.events import CallCompleted, DecisionMade, OutputCommitted, RequestAdmitted
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.fold import fold
 from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow, Record
 from decodelog.fsm.receipt import Selection
 from decodelog.fsm.rng import unit_draw
+from decodelog.fsm.snapshot import Snapshot
 from decodelog.fsm.states import Status
+from decodelog.fsm.thinned import ThinnedStep
+from decodelog.fsm.transcript import Transcript
 from decodelog.fsm.transition import CloseRequest, CommitOutput, FailCall, IssueDecision, RebuildLanes
 
 pytestmark = pytest.mark.contract("LOG-3")
@@ -186,6 +192,68 @@ def test_the_log_of_another_job_and_a_log_without_events_are_faults() -> None:
     assert kinds(RECORDS, "job-2") == [(1, "job")]
     assert kinds([]) == [(1, "gap")]
     assert compare(LIVE.row, replay("job-1", [])) == []
+
+
+def thinned(record: Record, **wrong: Any) -> Record:
+    """An append of an ordinary step as a sealed log keeps it, with something in it changed."""
+    call_, decision, output = record.events
+    assert isinstance(call_, CallCompleted)
+    assert isinstance(decision, DecisionMade)
+    assert isinstance(output, OutputCommitted)
+    receipt = decision.receipt
+    kept = receipt.selection._replace(margin=math.nan)
+    step = ThinnedStep(call_.tokens, call_.lanes, receipt.branch, kept, receipt.piece, receipt.hidden, output.output)
+    return record._replace(entries=(step._replace(**wrong),))
+
+
+def long_run() -> Live:
+    """Appends: 1 admitted | 2 attempt | 3..5, 6..8, ... 18..20: six steps, the first with the prompt's call."""
+    live = Live.admit()
+    live.attempt()
+    for token in range(50, 56):
+        live.turn(token)
+    return live
+
+
+@pytest.mark.contract("LOG-3", "LOG-9")
+def test_a_thinned_step_is_one_append_that_follows_on_the_step_before() -> None:
+    live = long_run()
+    sealed = [*live.records[:3], *map(thinned, live.records[3:6]), *map(read, live.records[6:])]
+    audited = replay("job-1", sealed)
+    assert (audited.faults, audited.events, audited.chain) == ([], 20, live.records[-1].chain)
+    assert audited.state == live.state
+    for wrong in ({"lanes": 9}, {"tokens": 2}, {"output": 9}, {"output": 2}):
+        sealed[4] = thinned(live.records[4], **wrong)
+        audited = replay("job-1", sealed)
+        assert [(fault.sequence, fault.kind) for fault in audited.faults] == [(9, "broken_invariant")], wrong
+        assert audited.events == 8
+    # Two steps in one append: nothing would say which of the two its key and its chain are of.
+    both = thinned(live.records[3])
+    both = both._replace(last=both.last + 3, entries=(*both.entries, *thinned(live.records[4]).entries))
+    audited = replay("job-1", [*live.records[:3], both])
+    assert [(fault.sequence, fault.kind) for fault in audited.faults] == [(6, "broken_invariant")]
+
+
+@pytest.mark.contract("RES-2", "LOG-3")
+def test_a_snapshot_must_be_what_the_log_leads_to_at_its_place_and_its_place_must_be_there() -> None:
+    live = long_run()
+    for count in range(3, len(live.records) + 1):
+        transcript, head = Transcript(), Head(live.records[count - 1].last, live.records[count - 1].chain)
+        for event in live.events[: head.sequence]:
+            transcript.take(event)
+        snapshot = Snapshot.of(transcript, head)
+        assert snapshot is not None
+        assert replay("job-1", live.records, snapshot) == replay("job-1", live.records)
+        others = {
+            "token ids": snapshot._replace(token_ids=(49, *snapshot.token_ids[1:])),
+            "a chain": snapshot._replace(head=head._replace(chain=b"c" * 32)),
+            "a place within an append": snapshot._replace(head=head._replace(sequence=head.sequence - 1)),
+        }
+        for what, other in others.items():
+            assert [fault.kind for fault in replay("job-1", live.records, other).faults] == ["snapshot"], what
+        (beyond,) = replay("job-1", live.records[: count - 1], snapshot).faults
+        assert beyond.kind == "snapshot"
+        assert "beyond the log" in beyond.detail
 
 
 # ---- noise -----------------------------------------------------------------------------------------------------

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import EOS, Live
+from jobs import EOS, Live, call, decision
 from msgpack import packb, unpackb
 from test_load import histories
 
 from decodelog.fsm.events import Parent
+from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.output.detector import Detection
 from decodelog.fsm.output.horizon import Horizon
 from decodelog.fsm.output.json_value import Scan
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.output.structure import Structure
 from decodelog.fsm.ports import Head
-from decodelog.fsm.snapshot import Snapshot, plain, quiet, snapshot_of
-from decodelog.fsm.state import State, Tenure
+from decodelog.fsm.snapshot import Snapshot, facts_of, plain, quiet, snapshot_of
+from decodelog.fsm.state import Ending, State, Tenure
 from decodelog.fsm.states import Status
 from decodelog.fsm.transcript import Transcript
 
@@ -156,3 +158,49 @@ def test_there_is_none_where_text_is_held_or_an_end_is_due() -> None:
     pending = next(state for state in live.states if state.status is Status.PENDING)
     assert not quiet(pending._replace(horizon=pending.horizon._replace(held=b"x")))
     assert not quiet(pending._replace(horizon=pending.horizon._replace(undecoded=b"\xc3")))
+
+
+def test_there_is_none_of_a_job_without_events_or_but_right_after_a_commit() -> None:
+    assert Snapshot.of(Transcript(), Head(0, bytes(32))) is None
+    live = Live.admit()
+    live.turn(50)
+    assert Snapshot.of(live.transcript, live.row.head) is not None
+    for command in (call(live.state), decision(51)):
+        live.do(command)
+        assert Snapshot.of(live.transcript, live.row.head) is None
+
+
+@pytest.mark.parametrize("wrong", [{"held": b"x"}, {"undecoded": b"\xc3"}, {"closed": True}], ids=str)
+def test_what_is_read_back_must_be_quiet_too(wrong: dict[str, Any]) -> None:
+    snapshot = long_job()
+    restless = snapshot._replace(state=snapshot.state._replace(horizon=snapshot.state.horizon._replace(**wrong)))
+    assert not quiet(restless.state)
+    with pytest.raises(ValueError, match="the state has"):
+        read_back(restless)
+
+
+def test_the_facts_of_a_state_are_plain_and_differ_wherever_states_differ() -> None:
+    """A receipt that is issued, an end, a structure: whatever two states differ in but their spec and what follows."""
+
+    def is_plain(value: Any) -> bool:
+        if isinstance(value, tuple):
+            return type(value) is tuple and all(map(is_plain, value))
+        return value is None or type(value) in (int, float, bool, str, bytes)
+
+    live = Live.admit()
+    live.turn(50)
+    live.do(call(live.state))
+    live.do(decision(51))
+    decided = live.state
+    assert decided.receipt is not None
+    assert is_plain(facts_of(decided))
+    others = [
+        decided._replace(receipt=replace(decided.receipt, piece=b"another")),
+        decided._replace(receipt=None),
+        decided._replace(status=Status.PENDING),
+        decided._replace(ending=Ending(FinishReason.CANCELLED)),
+        decided._replace(due=(FinishReason.LENGTH,)),
+        decided._replace(structure=Structure(Standing.COMPLETE, (Detection(),))),
+    ]
+    assert all(map(is_plain, map(facts_of, others)))
+    assert len({packb(facts_of(state)) for state in (decided, *others)}) == 1 + len(others)

@@ -81,3 +81,21 @@ def test_it_is_taken_for_an_ordinary_step_and_for_no_other(monkeypatch: pytest.M
             (call(live.state), IssueDecision(selection(50), b"x", structure=Standing.COMPLETE), CommitOutput()),
         )
     assert len(taken) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"tokens": 0}, {"tokens": 2}, {"lanes": 3}, {"lanes": 5}, {"scores": b"s" * 31}, {"scores": b"s" * 33}],
+    ids=str,
+)
+def test_a_call_that_did_not_process_the_one_pending_token_is_no_ordinary_step(wrong: dict[str, Any]) -> None:
+    live = Live.admit()
+    live.turn(50)
+    assert live.state.frontier.processed == 3
+    choice, right = IssueDecision(selection(51), b"x"), call(live.state)
+    assert ordinary.step(live.state, *right, choice.selection, b"x", False, 0) is not None
+    made = right._replace(**wrong)
+    assert ordinary.step(live.state, *made, choice.selection, b"x", False, 0) is None
+    refused = outcome(one_by_one, live.state, (made, choice, CommitOutput()))
+    assert issubclass(refused[0], Problem)
+    assert outcome(transitions, live.state, (made, choice, CommitOutput())) == refused

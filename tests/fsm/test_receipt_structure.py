@@ -9,8 +9,9 @@ from jobs import EOS, Live, call, selection
 
 from decodelog.fsm.errors import BrokenInvariant, Terminal
 from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.fold import fold_all
+from decodelog.fsm.fold import cuts, fold_all
 from decodelog.fsm.output.standing import Standing
+from decodelog.fsm.output.stop_matcher import Match
 from decodelog.fsm.states import Status
 from decodelog.fsm.transition import CloseRequest, CommitOutput, IssueDecision, transition
 
@@ -87,6 +88,28 @@ def test_a_stop_string_cuts_the_text_so_it_is_not_whole(stop: str, triggers: lis
     result = turn(live, 50, b"ab", TERMINATED)
     assert (result["finish_reason"], result["structure_complete"]) == ("stop_string", False)
     assert [reason.value for reason in live.state.due] == triggers
+
+
+@pytest.mark.contract("OUT-5", "OUT-3")
+@pytest.mark.parametrize(
+    ("ends", "found", "include_stop", "cut"),
+    [
+        (True, (0, 3), False, True),  # the stop begins in the structure, and takes its last byte away
+        (True, (0, 2), False, True),
+        (True, (0, 3), True, False),  # but not where the text has it
+        (True, (1, 3), False, False),  # it lies in the token that came after the structure
+        (True, (1, 2), False, False),
+        (False, (0, 3), False, False),  # the structure ends where the stop does
+        (False, (0, 2), False, True),  # and here behind it
+        (False, (0, 2), True, True),
+    ],
+)
+def test_a_stop_cuts_a_structure_short_by_where_it_lies(
+    ends: bool, found: tuple[int, int], include_stop: bool, cut: bool
+) -> None:
+    """The text before has one byte, and the token two; it is whole text before an end token, else by the token."""
+    spec = structured(stop=["x"], include_stop=include_stop).state.spec
+    assert cuts(Match(0, *found), 1, 2, ends, spec) is cut
 
 
 @pytest.mark.contract("OUT-5")

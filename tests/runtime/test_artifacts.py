@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 from tiny_model import NAME, fetched, reference, release, wheel
 
-from decodelog.fsm.errors import BrokenArtifact, ModelNotFetched, Problem, UnknownModel, UnsupportedModel
+from decodelog.fsm.errors import (
+    BrokenArtifact,
+    ContradictoryModel,
+    ModelNotFetched,
+    Problem,
+    UnknownModel,
+    UnsupportedModel,
+)
 from decodelog.runtime import artifacts
 from decodelog.runtime.artifacts import fetch_model, find_model, list_models, load_facts
 
@@ -180,6 +187,13 @@ def test_a_special_id_that_the_vocabulary_lacks_is_refused_at_load(fetched: Path
             state(fetched, where, **{f"{kind}_token_id": stated})
         if name is None:
             load_facts(fetched)
+            continue
+        if kind == "pad":  # nothing is padded
+            assert load_facts(fetched).pad_id in (None, *range(size))
+            continue
+        if (where, kind) == ("tokenizer_config.json", "eos") and stated >= size:
+            with pytest.raises(ContradictoryModel, match=rf"its end token has the id {name}"):
+                load_facts(fetched)
             continue
         with pytest.raises(BrokenArtifact, match=rf"{kind}_token_id is {name}, and its vocabulary"):
             load_facts(fetched)

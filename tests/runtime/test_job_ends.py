@@ -9,11 +9,21 @@ from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, 
 from test_known_faults import decoding
 from test_overlap import held_engine
 
-from decodelog.fsm.errors import DatabaseUnavailable, LostTenure
+from decodelog.fsm.errors import BrokenInvariant, DatabaseUnavailable, LostTenure
 from decodelog.fsm.events import CallCompleted, RequestClosed
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Outcome, Store
-from decodelog.fsm.transition import CloseRequest, Command, FailRequest, StartAttempt
+from decodelog.fsm.receipt import Selection
+from decodelog.fsm.transition import (
+    CloseRequest,
+    Command,
+    CommitOutput,
+    CompleteCall,
+    FailRequest,
+    IssueDecision,
+    StartAttempt,
+)
+from decodelog.runtime.job import Job
 from decodelog.runtime.models.script import Fault
 from decodelog.runtime.session import Session
 
@@ -159,3 +169,31 @@ def test_a_fault_whose_append_fails_leaves_nothing_of_the_spoilt_row(store: Stor
     finish(engine(store, model("Hello"), job, worker="second"))
     assert result(store, job)["text"] == "Hello"
     assert_audited(store)
+
+
+@pytest.mark.contract("LOG-1", "LOG-2")
+def test_only_the_commit_of_a_receipt_is_keyed_by_it_and_an_end_beside_it_is_not(store: Store) -> None:
+    """Else whichever of the two comes second would be taken for a repetition of the first."""
+    held = claim(store, admit(store, model()))
+    held.record(store, StartAttempt(held.claim.fence, WORKER))
+    held.record(store, CompleteCall(held.state.frontier.unprocessed, held.state.frontier.prompt, b"s" * 32))
+    decide = held.propose(IssueDecision(Selection(65, 300, -0.5, -0.25, 1.5), b"A"))
+    append = held.append_of(decide, held.state)
+    held.settle(decide, store.append([append])[0])
+    held.advance(decide)
+    receipt = held.state.receipt
+    assert receipt is not None
+    assert append.key == receipt.receipt_id
+    assert held.append_of(held.propose(CommitOutput()), held.state).key == receipt.receipt_id
+    for end in (CloseRequest(FinishReason.CANCELLED), FailRequest("poison_job", "as it was found")):
+        assert held.append_of(held.propose(end), held.state).key != receipt.receipt_id
+
+
+@pytest.mark.contract("LOG-3")
+def test_a_log_that_ends_elsewhere_than_its_row_says_is_broken_under_its_own_fence(store: Store) -> None:
+    job = admit(store, model())
+    (claimed,) = store.claim(WORKER, 60_000, 1, [job])
+    assert Job.load(store, claimed).head == claimed.head
+    for head in (claimed.head._replace(sequence=7), claimed.head._replace(chain=b"x" * 32)):
+        with pytest.raises(BrokenInvariant, match="its row says"):
+            Job.load(store, claimed._replace(head=head))

@@ -16,8 +16,8 @@ from decodelog.fsm.errors import SchemaViolation, WrongScores
 from decodelog.runtime.policy import transforms
 from decodelog.runtime.policy.decide import decide, row_facts
 from decodelog.runtime.policy.edits import Beside
-from decodelog.runtime.policy.group import group_rows
-from decodelog.runtime.policy.kinds import Temperature, TopK, TopP
+from decodelog.runtime.policy.group import CutStep, EditStep, group_rows
+from decodelog.runtime.policy.kinds import BannedTokens, Temperature, TopK, TopP
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
 
@@ -223,6 +223,21 @@ def test_rows_whose_plans_differ_in_numbers_only_go_together():
     batch = (Plan.of(0.5, 5), GREEDY, Plan.of(0.7, 9), Plan.of(0.0), Plan.of(0.7, 10**6), Plan.of(0.9))
     assert [group.rows for group in group_rows(batch, 100, torch.device("cpu"))] == [(0, 2), (1, 3), (4, 5)]
     assert len(group_rows((GREEDY,) * 10, 1 << 16, torch.device("cpu"))) == 5
+
+
+def test_edits_that_follow_each_other_are_one_step_and_a_cut_between_them_makes_two():
+    one, other = BannedTokens((1,)), BannedTokens((2,))
+    shapes = {
+        (one, other): [EditStep],
+        (one, other, TopK(5)): [EditStep, CutStep],
+        (one, TopK(5), other): [EditStep, CutStep, EditStep],
+        (TopK(5), one, other): [CutStep, EditStep],
+    }
+    for steps, kinds in shapes.items():
+        (group,) = group_rows((Plan("sample", steps),) * 2, 50, torch.device("cpu"))
+        assert [type(step) for step in group.steps] == kinds
+        edits = [column for step in group.steps if isinstance(step, EditStep) for column in step.columns]
+        assert edits == [(one, one), (other, other)]
 
 
 def test_the_scores_are_left_as_they_were():

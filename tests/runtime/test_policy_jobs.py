@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from cranks import admit, assert_audited, engine, finish, model, result, run, transcript
+from cranks import admit, assert_audited, claim, engine, finish, model, result, run, transcript
 
 from decodelog.fsm.errors import NotAdmissible, SchemaViolation
 from decodelog.fsm.events import DecisionMade
 from decodelog.runtime.models.script import EOS
+from decodelog.runtime.policy.kinds import MinNewTokens
 
 SEEDED = {"seed": 11, "spread": 2.0, "period": 64}
 SHAPED = {
@@ -63,6 +64,13 @@ def test_a_minimum_equal_to_the_maximum_ends_by_length(store):
 def test_an_ignored_end_token_is_an_ordinary_one_before_the_minimum_too(store):
     ended = run(store, model("a"), min_new_tokens=3, max_new_tokens=4, ignore_eos=True)
     assert EOS in ended["token_ids"][:3]
+
+
+@pytest.mark.contract("POL-2")
+def test_a_minimum_with_no_token_that_ends_the_output_holds_nothing_back_at_any_step(store):
+    for draft, held_back in (({"ignore_eos": True}, 0), ({"ignore_eos": True, "stop_token_ids": [66]}, 1), ({}, 1)):
+        plan = claim(store, admit(store, model("ab"), min_new_tokens=4, **draft)).plan
+        assert len([each for each in plan.transforms if isinstance(each, MinNewTokens)]) == held_back, draft
 
 
 @pytest.mark.contract("POL-2")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cranks import LEASE_MS, admit, assert_audited, engine, finish, result, run, transcript, turn
+from cranks import LEASE_MS, WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
 from databases import wall_clock_ms
 from test_known_faults import CONFIG, decoding, selections
 
@@ -313,6 +313,35 @@ def test_a_prompt_that_is_still_to_be_scored_is_computed(store, of, folder):
     done = resumed(store, of, folder, job)
     assert (done["prompt"], done["text"]) == (whole["prompt"], whole["text"])
     assert [form for form, _ in rebuilds(store, job)] == ["tensors"]
+
+
+def test_a_session_whose_rows_cannot_be_kept_is_rebuilt_by_calls_and_leaves_no_file(store, folder):
+    """As of a model that runs elsewhere: it is asked for calls, and for nothing else."""
+    of = model("Hello, world.")
+    job, segments = admit(store, of), Segments(folder, EVERY)
+    turn(engine(store, of, job, segments=segments), 5)
+    segments.close()
+    assert kept(folder) == []
+    assert resumed(store, of, folder, job)["text"] == "Hello, world."
+    assert [form for form, _ in rebuilds(store, job)] == ["prefill"]
+
+
+def test_a_worker_that_has_let_go_of_a_job_begins_anew_where_it_gets_the_job_back(store, of, folder):
+    """Another may have had it meanwhile, and its rows are then others than those that this worker kept."""
+    whole = run(store, of, **SAMPLED)
+    job, made, segments = begun(store, of, folder, 9)
+    made.drop(job)
+    store.release(WORKER, [job])
+    assert not segments._chains
+    second = Segments(folder, EVERY)
+    turn(engine(store, of, job, worker="second", segments=second), 4)
+    second.close()
+    made.adopt(claim(store, job, WORKER, dead=("second",)), WORKER)
+    finish(made)
+    assert_audited(store)
+    assert result(store, job)["text"] == whole["text"]
+    segments.close()
+    assert kept(folder) == []
 
 
 # ---- the session -----------------------------------------------------------------------------------------------------

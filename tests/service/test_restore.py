@@ -17,9 +17,12 @@ from commandline import decodelog, script
 from test_snapshot_files import MODEL, Stage
 
 from decodelog.fsm.errors import BrokenSnapshot, ContentLeftOut, RestoreConflict, SealRefused
-from decodelog.fsm.ports import EMPTY_HEAD
+from decodelog.fsm.limits import RETAIN_MS_MAX, SAFE_INTEGER_MAX
+from decodelog.fsm.ports import EMPTY_HEAD, JobRow
+from decodelog.fsm.states import Status
 from decodelog.service.audit import audit
 from decodelog.service.export import export, redacted
+from decodelog.service.restore import _possible as possible
 from decodelog.service.restore import restore
 from decodelog.service.seal import seal
 from decodelog.store import schema, sealed
@@ -333,6 +336,25 @@ def test_a_row_that_no_submission_made_is_refused(place, value, said, stage, the
     with pytest.raises(BrokenSnapshot, match=f"its {said} is"):
         restore(there, file)
     assert there.rows() == []
+
+
+@pytest.mark.parametrize(
+    ("place", "most"),
+    [
+        *((name, SAFE_INTEGER_MAX) for name in ("prompt", "output", "sequence", "fence", "created_ms")),
+        ("retain_ms", RETAIN_MS_MAX),
+    ],
+)
+def test_each_number_of_a_row_may_go_from_nothing_to_its_bound_and_no_further(place: str, most: int) -> None:
+    row = JobRow("job-1", "a" * 64, "model", Status.ADMITTED, None, 1, 0, EMPTY_HEAD, 0, None, None, None, 0)
+    for value, sound in ((0, True), (most, True), (-1, False), (most + 1, False)):
+        head = EMPTY_HEAD._replace(sequence=value)
+        changed = replace(row, head=head) if place == "sequence" else replace(row, **{place: value})
+        if sound:
+            possible(changed)
+        else:
+            with pytest.raises(BrokenSnapshot, match=f"its {place} is {value}"):
+                possible(changed)
 
 
 def test_a_file_of_a_job_without_any_append_is_refused(stage, there, tmp_path):

@@ -120,6 +120,13 @@ def test_sequences_and_fences_that_cannot_be_are_named(log):
     assert faults(changed(log, 46, fence=0)) == [(log.rows[46].first, "fence")]
 
 
+@pytest.mark.contract("LOG-3")
+def test_a_first_append_of_more_than_the_admission_or_of_a_tenure_is_named_as_that(log):
+    for fields, said in (({"last": 2}, "admitted by one event alone"), ({"fence": 1}, "admitted under fence 0")):
+        told = [fault.detail for fault in audit_rows(Shown(changed(log, 0, **fields))).faults if fault.sequence == 1]
+        assert any(said in detail for detail in told), told
+
+
 # ---- in databases ----
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -15,11 +16,14 @@ import pytest
 from steps import admit
 
 from decodelog.fsm.errors import (
+    DatabaseFull,
     DatabaseLocked,
     DatabaseMoved,
+    DatabaseUnavailable,
     FileReadOnly,
     FolderMissing,
     LogLeftBehind,
+    Problem,
     UnsupportedDatabase,
 )
 from decodelog.fsm.ports import Command, Outcome
@@ -352,3 +356,33 @@ def test_what_is_read_as_it_lies_while_somebody_begins_to_write_is_not_believed(
     os.waitpid(writer, 0)
     for end in (asked, ask, answered, answer):
         os.close(end)
+
+
+UNMADE = {
+    errno.EACCES: FileReadOnly,
+    errno.EPERM: FileReadOnly,
+    errno.EROFS: FileReadOnly,
+    errno.ENOSPC: DatabaseFull,
+    errno.EDQUOT: DatabaseFull,
+    errno.EIO: DatabaseUnavailable,
+    errno.ENOENT: FolderMissing,
+    errno.ENOTDIR: FolderMissing,
+}
+
+
+@pytest.mark.parametrize("number", UNMADE, ids=errno.errorcode.get)
+def test_why_no_file_can_be_made_is_told_by_its_class(number, tmp_path, monkeypatch):
+    """The system's own answer, given in its place: a disk that is full, or may not be written, is no test's to make."""
+    file, made = tmp_path / "jobs.db", os.open
+
+    def refused(path, flags, *further, **named):
+        if path == str(file) and flags & os.O_CREAT:
+            raise OSError(number, os.strerror(number))
+        return made(path, flags, *further, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refused)
+        with pytest.raises(Problem) as caught:
+            schema.upgrade(f"sqlite:///{file}")
+    assert type(caught.value) is UNMADE[number]
+    assert not file.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from databases import Clock
 from sqlalchemy import insert, select, update
 from steps import admit
 
@@ -124,6 +125,20 @@ def test_whoever_looks_answers_what_nobody_answered_before_the_job_ended(left):
     assert recorded() == {"a": "cancelled", "live": None}
     store.settle("a", "late")
     assert store.outcome("a") == "cancelled"
+
+
+@pytest.mark.contract("LOG-8")
+def test_a_command_to_an_ended_job_is_answered_once_it_is_as_old_as_that_and_no_earlier(left):
+    store, recorded = left
+    with store._database.single() as connection:
+        posted = connection.scalar(select(inbox.c.posted_ms))
+    Clock(store, posted)
+    age(store, LEFT_MS - 1)
+    store.pending([])
+    assert recorded() == {"a": None}
+    age(store, 1)
+    store.pending([])
+    assert recorded() == {"a": "cancelled"}
 
 
 @pytest.mark.contract("LOG-8")

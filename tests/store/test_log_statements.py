@@ -222,3 +222,49 @@ def test_an_appender_does_not_remember_every_job_that_it_has_ever_appended_to(da
     assert store.append([writers[1].step()])[0].outcome is Outcome.FENCED
     assert "job-1" not in getattr(store._appender, remembered)
     store.close()
+
+
+@pytest.mark.contract("LOG-2", "LOG-4")
+def test_an_appender_to_postgresql_asks_for_the_rows_of_the_jobs_that_it_does_not_know_and_of_no_others(postgres_url):
+    store = open_store(postgres_url)
+    writers = [admit(store, f"job-{number}") for number in range(4)]
+    known = step(store, writers[:1])
+    asked = []
+
+    def seen(connection, cursor, statement, parameters, context, many):
+        if "unnest" not in statement:
+            asked.append(parameters)
+
+    event.listen(store._database._single, "before_cursor_execute", seen)
+    writers[:2] = step(store, [*known, writers[1]])
+    assert [list(given.values()) for given in asked] == [["job-1"]]
+    step(store, writers[:2])
+    assert len(asked) == 1
+    assert set(store._appender._ids) == {"job-0", "job-1"}
+    store.close()
+
+
+@pytest.mark.contract("LOG-2")
+def test_an_append_passes_its_two_points_in_order_and_what_ends_at_the_first_is_not_there(database_url):
+    """These are the places at which processes are killed to see that an append is whole or not at all."""
+    passed, killing = [], []
+
+    def at(point):
+        passed.append(point)
+        if point in killing:
+            raise KeyboardInterrupt
+
+    store = open_store(database_url, at=at)
+    writer = admit(store)
+    passed.clear()
+    (writer,) = step(store, [writer])
+    of_append = [point for point in passed if point.startswith("append.")]
+    assert (of_append[0], of_append[-1]) == ("append.begin", "append.committed")
+    assert (of_append.count("append.begin"), of_append.count("append.committed")) == (1, 1)
+    for point, there in (("append.begin", 0), ("append.committed", 1)):
+        before = store.row(writer.job).head.sequence
+        killing[:] = [point]
+        with pytest.raises(KeyboardInterrupt):
+            store.append([writer.step()])
+        assert store.row(writer.job).head.sequence - before == 3 * there
+    store.close()

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from databases import Clock
 from sqlalchemy import delete, select, update
+from sqlalchemy.engine import Connection
 from steps import IDENTITY, Writer, admit, write
 
-from decodelog.fsm.errors import CorruptRecord, JobBusy, RestoreConflict
-from decodelog.fsm.ports import EMPTY_HEAD
+from decodelog.fsm.errors import CorruptRecord, DatabaseLocked, JobBusy, RestoreConflict
+from decodelog.fsm.ports import EMPTY_HEAD, JobRow
 from decodelog.store.audit import audit_rows
 from decodelog.store.engine import DatabaseStore, open_store
-from decodelog.store.restore import Restorable
+from decodelog.store.restore import TRIES, DatabaseRestore, Restorable
 from decodelog.store.tables import appends, jobs
 
 pytestmark = pytest.mark.contract("RES-2", "LOG-7")
@@ -236,3 +237,30 @@ def test_a_log_that_has_ended_says_when_it_came_here_and_keeps_the_fence_of_its_
     assert (row.ended_ms, row.sealed_ms, row.erased_ms) == (clock.now_ms, None, None)
     assert (row.identity, file.row.head != EMPTY_HEAD) == (IDENTITY, True)
     assert audit_rows(store).ok
+
+
+@pytest.mark.parametrize(("clashes", "made"), [(TRIES - 1, True), (TRIES, False)])
+def test_a_row_that_others_make_and_remove_meanwhile_is_tried_so_often_and_then_said_to_be_busy(
+    store: DatabaseStore, monkeypatch: pytest.MonkeyPatch, clashes: int, made: bool
+) -> None:
+    """As another restore would that gives up in the end: its row clashes, and is not there to be found."""
+    write(store, admit(store), 2)
+    file = taken(store)
+    with store._database.transaction() as connection:
+        connection.execute(delete(appends))
+        connection.execute(delete(jobs))
+    empty, make, tried = contents(store), DatabaseRestore._made, list[str]()
+
+    def clashing(self: DatabaseRestore, connection: Connection, row: JobRow) -> int | None:
+        tried.append(row.job)
+        return None if len(tried) <= clashes else make(self, connection, row)
+
+    monkeypatch.setattr(DatabaseRestore, "_made", clashing)
+    if made:
+        assert outcome(store, file) == ("created", 3)
+        assert taken(store).appends == file.appends
+    else:
+        with pytest.raises(DatabaseLocked, match="come and go"):
+            store.restore([file])
+        assert contents(store) == empty
+    assert tried == ["job-1"] * TRIES

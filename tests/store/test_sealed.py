@@ -6,8 +6,10 @@ import lzma
 import random
 import struct
 from contextlib import suppress
+from io import BytesIO
 
 import pytest
+from msgpack import packb
 from sqlalchemy import event
 from steps import Writer, admit, digest, write
 
@@ -24,6 +26,7 @@ from decodelog.store.engine import open_store
 from decodelog.store.erased import erased
 from decodelog.store.memory_log import MemoryStore
 from decodelog.store.offer import offer
+from decodelog.store.sealed_body import _Reader
 from decodelog.store.stored import ERASED, MARK
 
 pytestmark = pytest.mark.contract("LOG-9")
@@ -298,3 +301,18 @@ def test_a_reader_sees_the_head_and_what_leads_to_it_at_one_moment(database_url,
     assert other.row("job-1").sealed_ms is not None
     store.close()
     other.close()
+
+
+@pytest.mark.contract("LOG-9")
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 65_535, 65_536])
+def test_a_list_of_any_size_is_taken_for_as_long_as_it_is(size):
+    reader = _Reader(BytesIO(packb([7] * size)))
+    assert reader.list_size() == size
+    assert [reader.number() for _ in range(size)] == [7] * size
+
+
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize("value", [7, -1, b"bytes", "text", {}, {1: 2}, None, True, 0.5], ids=repr)
+def test_what_is_no_list_is_taken_for_none(value):
+    with pytest.raises(ValueError, match="in the place of a list"):
+        _Reader(BytesIO(packb(value))).list_size()

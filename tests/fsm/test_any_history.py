@@ -248,11 +248,13 @@ class Whole(NamedTuple):
 def search(decisions: list[IssueDecision], spec: Spec) -> Whole:
     """The stop that ends first counts, of these the longest; it counts from output number min_new_tokens on.
 
-    A hidden token is not visible, and is a stop where it equals one.
+    A hidden token is not visible, and is a stop where it equals one. A token that is a stop by its id is left out unless
+    stops are to be included; where it also completes a stop string, what begins earlier counts.
     """
-    data, ranges, found = b"", list[tuple[int, int]](), None
+    data, ranges, found, withheld = b"", list[tuple[int, int]](), None, False
     for output, choice in enumerate(decisions, 1):
         armed, begin = output >= spec.min_new_tokens, len(data)
+        withheld = armed and choice.selection.token in spec.stop_ids and not spec.include_stop
         if choice.hidden and spec.skip_special:
             ranges.append((begin, begin))
             if armed and choice.piece in spec.matcher.stops:
@@ -265,9 +267,11 @@ def search(decisions: list[IssueDecision], spec: Spec) -> Whole:
             if sizes := [len(stop) for stop in spec.matcher.stops if data[:end].endswith(stop)]:
                 found = end - max(sizes), end, output
                 break
-        if found:
+        if found or withheld:
             break
     start, end, stopped = found or (len(data), len(data), None)
+    if withheld and ranges:
+        start = min(start, ranges[-1][0])
     cut = end if spec.include_stop else start
     if spec.alignment == "token":
         ends = [last for _, last in ranges]

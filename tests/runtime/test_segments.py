@@ -15,6 +15,7 @@ from test_known_faults import CONFIG, decoding, selections
 
 from decodelog.fsm.errors import ForeignLane, PrefillNeedsEmptyLane, PromptTooLong, SessionMismatch
 from decodelog.fsm.events import Event, LanesRebuilt
+from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.ports import Store
 from decodelog.runtime import segments as segments_module
 from decodelog.runtime.engine import Engine
@@ -181,7 +182,7 @@ def test_a_job_that_is_given_up_keeps_no_cache(store, of, folder):
     assert kept(folder)
     (claim,) = store.claim("second", LEASE_MS, 1, [job], dead=store.owners())
     worker = Worker("second", store, lambda _: of, admit_job, wall_clock_ms, segments=segments)
-    worker._give_up(claim._replace(stalled=5))
+    worker._take(claim._replace(stalled=TENURES_STALLED_MAX))
     segments.close()
     assert store.row(job).finish == "poison_job"
     assert kept(folder) == []

@@ -248,8 +248,8 @@ class Whole(NamedTuple):
 def search(decisions: list[IssueDecision], spec: Spec) -> Whole:
     """The stop that ends first counts, of these the longest; it counts from output number min_new_tokens on.
 
-    A hidden token is not visible, and is a stop where it equals one. A token that is a stop by its id is left out unless
-    stops are to be included; where it also completes a stop string, what begins earlier counts.
+    A hidden token is not visible, and is a stop where it equals one. A token that is a stop by its id is left out
+    unless stops are to be included; where it also completes a stop string, what begins earlier counts.
     """
     data, ranges, found, withheld = b"", list[tuple[int, int]](), None, False
     for output, choice in enumerate(decisions, 1):

@@ -52,8 +52,8 @@ def harmless(got: str) -> bool:
 
 @pytest.fixture
 def odd(tmp_path: Path) -> Path:
-    """A model that writes attacks, in a folder whose name is one."""
-    return script(tmp_path / f"m{CLIPBOARD}{CLEAR}\x9b2J", script={"text": f"{ATTACKS}Hi"})
+    """A model that writes attacks."""
+    return script(tmp_path / "model", script={"text": f"{ATTACKS}Hi"})
 
 
 def test_no_sequence_of_a_jobs_own_reaches_a_terminal(odd: Path, sqlite_url: str) -> None:
@@ -70,13 +70,14 @@ def test_no_sequence_of_a_jobs_own_reaches_a_terminal(odd: Path, sqlite_url: str
         ["run", "--model", f"no{TITLE}", "--prompt", "x"], ["show", f"x{TITLE}"], [f"x{TITLE}"],
         ["run", "--model", str(odd), "--prompt", "y", "--idempotency-key", f"k{TITLE}"],
         ["run", "--model", str(odd), "--prompt", "y", "--idempotency-key", f"k{TITLE}", "--json"],
+        ["run", "--model", str(script(odd.parent / f"m{CLIPBOARD}{CLEAR}\x9b2J")), "--prompt", "y"],
         ["show", row.job, "--json"],
     )  # fmt: skip
     _, got = at_terminal([sys.executable, "-c", ALL, json.dumps(commands)], DECODELOG_DB=sqlite_url)
     parts = got.split("\n====\n")
     assert [(command, part) for command, part in zip(commands, parts, strict=True) if not harmless(part)] == []
     assert "QUJD" in parts[0]
-    assert "QUJD" in parts[1]
+    assert "QUJD" in parts[-2]  # a model in a folder whose name is an attack is refused, and named
     assert json.loads(parts[-1])["text"] == f"{ATTACKS}Hi"
 
 

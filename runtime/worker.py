@@ -147,8 +147,8 @@ class Worker:
 
     def _claim(self, jobs: Collection[str] | None) -> None:
         pace, held = self._pace, self._held()
-        if self._full and self._full != self._rooms()[0]:
-            self._due.pop("claim", None)
+        if (self._full and self._full != self._rooms()[0]) or (self._suspects and not self._suspected()):
+            self._due.pop("claim", None)  # what kept others from being claimed is over
         if len(held) >= pace.lanes_max or not self._every("claim", self._spread(self._claim_ms)) or self._suspected():
             return
         self._full, least = self._rooms()
@@ -238,6 +238,7 @@ class Worker:
             self._patiently(lambda: self._store.release(self.name, [job.name]))
         else:
             engine.adopt(job, self.name)
+            self._due.pop(f"inbox of {claim.model}", None)  # a command may have waited for it
             self._at("tenure.started")
         return True
 

@@ -114,9 +114,10 @@ def test_closed_standard_input_is_named(short_model: Path, sqlite_url: str) -> N
 @pytest.mark.contract("OUT-8")
 @pytest.mark.parametrize(("policy", "finish"), [("cancel", "cancelled"), ("detach", "eos")])
 def test_closed_standard_output_is_a_reader_that_has_left(
-    policy: str, finish: str, short_model: Path, sqlite_url: str
+    policy: str, finish: str, long_model: Path, short_model: Path, sqlite_url: str
 ) -> None:
-    request = f"run --model {short_model} --prompt Go --consumer-policy {policy} --db {sqlite_url}"
+    model = long_model if policy == "cancel" else short_model  # one must not end before its reader is missed
+    request = f"run --model {model} --prompt Go --consumer-policy {policy} --db {sqlite_url}"
     done = subprocess.run(
         ["bash", "-c", f"{' '.join(COMMAND)} {request} >&-"], stderr=subprocess.PIPE, encoding="utf-8", check=False
     )

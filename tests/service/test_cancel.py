@@ -73,6 +73,8 @@ def test_a_cancel_that_its_owner_could_not_carry_out_waits_for_the_next(log: Dat
     losses: list[Problem] = []
     worker = new_worker(log, Models(Path(), 1), notice=lambda name, problem: losses.append(problem), pace=PACE)
     worker._claim(None)
+    while not any(engine.jobs for engine in worker._engines.values()):  # its model is loaded beside the crank
+        worker._bring_in()
     worker._turn()
     log.claim("another", LEASE_MS, 1, [job], dead=[worker.name])
     log.post(Command("command", job, "cancel"))

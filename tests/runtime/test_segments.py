@@ -256,7 +256,7 @@ DAMAGES: dict[str, Callable[[list[Path]], object]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_does_not_join_is_not_used_and_the_text_is_the_same(store, of, folder, damage):
     whole = run(store, of, **SAMPLED)
-    job = killed(store, of, folder, 12)
+    job = killed(store, of, folder, 18)
     DAMAGES[damage](kept(folder))
     done = resumed(store, of, folder, job)
     assert (done["text"], done["finish_reason"]) == (whole["text"], whole["finish_reason"])

@@ -106,10 +106,8 @@ class Session:
     @property
     def recorded(self) -> tuple[tuple[str, str], ...]:
         """What the probe of this stack has found, as (name, value) pairs."""
-        return ("call_rows", str(self.call_rows)), (
-            "rows_probed",
-            "alike in every row and slot, with and without mates",
-        )
+        probed = "alike in every row and slot, beside any mates"
+        return ("call_rows", str(self.call_rows)), ("call_rows_probed", probed)
 
     # ---- lanes -----------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,8 @@ class Workspace:
     normal   [R, W]
     heads    [R, Q + 2 H, D], queries, keys and values, a view of qkv; queries and fresh (keys, values) are views of it
     grouped  of each row, its queries by key/value head: [1, H, Q / H, D]
-    mixed    [R, Q * D], what attention read; zero in dummy rows
+    mixed    [R, Q * D], what attention read; zero in dummy rows and where it is padded
+    attended the part of it that is not padded, a view
     gate, up [R, hidden], views of gate_up
     hidden   [R, hidden]
 

@@ -24,7 +24,7 @@ from .reading import Follower, events_of, transcript_of
 
 PROMPT = "Explain in a few sentences why the sky is blue."
 KILL_AFTER = (12, 30)  # committed tokens, where the limit allows
-POLL_S = 0.1
+POLL_S = 0.02
 
 
 class Narrator(Protocol):

@@ -13,7 +13,7 @@ from decodelog.fsm.draft import Draft, draft_from
 from decodelog.service.cli import EXAMPLES
 from decodelog.service.draft_flags import DraftFlags
 
-RESULT = ["job", "identity", "state", "finish_reason", "matched_stop", "text", "token_ids", "tokens", "usage"]
+RESULT = ["job", "identity", "state", "finish_reason", "matched_stop", "text", "token_ids", "tokens", "usage", "eos_ids"]
 
 
 @pytest.fixture
@@ -157,7 +157,8 @@ def test_audit_finds_a_changed_byte_names_it_and_exits_with_1(db: str, short_mod
     assert decodelog("audit", other, "--json", db=db).json["ok"]
     assert f"{done}  event 6  [" in decodelog("audit", done, db=db).stdout
     shown = decodelog("show", done, "--json", db=db)
-    assert (shown.code, shown.error["code"], shown.error["sequence"]) == (2, "corrupt_record", 6)
+    damage = shown.json["damage"]
+    assert (shown.code, damage["code"], damage["sequence"]) == (2, "corrupt_record", 6)
     assert len(decodelog("jobs", "--json", db=db).json) == 2
 
 

@@ -130,6 +130,18 @@ def test_no_connection_and_no_bell_makes_an_empty_file_where_one_was(url, file, 
 
 
 @pytest.mark.contract("LOG-2")
+def test_a_log_that_goes_with_the_last_connection_is_not_missed(url, file):
+    """SQLite removes it then, and makes another for the next connection: that is nobody's doing."""
+    with closing(open_store(url)) as store:
+        writer = admit(store)
+        store._database.close()
+        assert not file.with_name(f"{file.name}-wal").exists()
+        file.with_name("another").touch()  # takes the number in the file system that has become free
+        (result,) = store.append([writer.step()])
+        assert result.outcome is Outcome.APPENDED
+
+
+@pytest.mark.contract("LOG-2")
 def test_a_file_under_several_names_and_one_that_only_grows_are_still_there(url, file):
     link = file.with_name("link.db")
     link.symlink_to(file)

@@ -19,7 +19,7 @@ from decodelog.fsm.ports import EMPTY_HEAD, Append, Head
 from decodelog.fsm.receipt import Alternative, Receipt, Selection
 from decodelog.fsm.states import Status
 from decodelog.fsm.thinned import ThinnedStep
-from decodelog.store import columns, sealed
+from decodelog.store import columns, sealed, sealed_body
 from decodelog.store.audit import audit_rows
 from decodelog.store.chain import StoredLog, records
 from decodelog.store.engine import open_store
@@ -316,3 +316,16 @@ def test_a_list_of_any_size_is_taken_for_as_long_as_it_is(size):
 def test_what_is_no_list_is_taken_for_none(value):
     with pytest.raises(ValueError, match="in the place of a list"):
         _Reader(BytesIO(packb(value))).list_size()
+
+
+@pytest.mark.contract("LOG-9")
+@pytest.mark.parametrize("begun", [0, 1, 60_000])
+def test_the_longest_octets_are_taken_wherever_they_begin_and_longer_ones_are_not(monkeypatch, begun):
+    """What was read beside them, before and after, never takes their room away."""
+    most = 1 << 20
+    monkeypatch.setattr(sealed_body, "PAYLOAD_BYTES_MAX", most)
+    monkeypatch.setattr(sealed_body, "_COLUMN_BYTES_MAX", most - 1)
+    reader = _Reader(BytesIO(packb(bytes(begun)) + packb(bytes(most)) + packb(bytes(most)) + packb(bytes(most + 1))))
+    assert [len(reader.octets()) for _ in range(3)] == [begun, most, most]
+    with pytest.raises(ValueError, match="exceeds"):
+        reader.octets()

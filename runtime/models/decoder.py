@@ -119,7 +119,7 @@ class Decoder:
         Changes no logical state: only rows at or beyond `start` are written. Deterministic for one number of threads.
         """
         work.load(torch.tensor(tokens, device=self.device), self.weights)
-        turns = self._turns(segments, work.rows - len(tokens))
+        turns = work.together(self._turns(segments, work.rows - len(tokens)))
         windows = [arena.window(*segment) for segment in segments]
         mask = _mask(segments[0], self.device)
         evidence = Evidence(None, 1, [0] * len(segments), [])
@@ -184,6 +184,8 @@ def _attend_rows(work: Workspace, windows: Sequence[Window]) -> Tensor:
     for row, window in enumerate(windows):
         window.fresh.copy_(work.fresh[row])
         mixed = F.scaled_dot_product_attention(work.grouped[row], window.keys, window.values)
+        if work.rows == 1 and mixed.numel() == work.mixed.numel():
+            return mixed.view(1, -1)
         work.attended[row] = mixed.view(-1)
     return work.mixed
 
@@ -218,6 +220,11 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Non
 
 def _add_projection(work: Workspace, y: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Add y [R, in] times weight [in, out], plus the bias, to the residual stream."""
+    if work.rows == 1:
+        work.residual.addmm_(y, weight)
+        if bias is not None:
+            work.residual.add_(bias)
+        return
     # Not added by the product itself: the stream's rows are not side by side, and `normal` is free until the next norm.
     _project(y, weight, bias, work.normal)
     work.residual.add_(work.normal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -83,11 +84,15 @@ class Workspace:
         torch.linalg.vector_norm(self._measured, 2, -1, True, dtype=torch.float32, out=self._length)
         return torch.div(self.residual, self._length, out=self.normal)
 
-    def turn(self, turns: Tensor) -> None:
-        """Rotate `heads` in place, computed in float32: turns [R, (Q + 2 H) D / 2, padded] complex64, 1 for values."""
+    def together(self, turns: Tensor) -> tuple[Tensor, ...]:
+        """The turns of a call's rows, [R, (Q + 2 H) D / 2, padded] complex64, 1 for values, by groups of rows."""
+        return torch.split(turns, self._turned)
+
+    def turn(self, turns: Sequence[Tensor]) -> None:
+        """Rotate `heads` in place, computed in float32, by what `together` gave."""
         if self._wide is not self.qkv:
             self._wide.copy_(self.qkv)
-        for pairs, part in zip(self._pairs, torch.split(turns, self._turned), strict=True):
+        for pairs, part in zip(self._pairs, turns, strict=True):
             pairs.mul_(part)
         if self._wide is not self.qkv:
             self.qkv.copy_(self._wide)

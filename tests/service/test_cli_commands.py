@@ -13,7 +13,18 @@ from decodelog.fsm.draft import Draft, draft_from
 from decodelog.service.cli import EXAMPLES
 from decodelog.service.draft_flags import DraftFlags
 
-RESULT = ["job", "identity", "state", "finish_reason", "matched_stop", "text", "token_ids", "tokens", "usage", "eos_ids"]
+RESULT = [
+    "job",
+    "identity",
+    "state",
+    "finish_reason",
+    "matched_stop",
+    "text",
+    "token_ids",
+    "tokens",
+    "usage",
+    "eos_ids",
+]
 
 
 @pytest.fixture

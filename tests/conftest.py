@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Set before torch is imported, and inherited by child processes. Test processes run side by side, one a core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and their child processes would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from hypothesis import settings
 

@@ -62,8 +62,7 @@ def _probe(decoder: Decoder, rows: int) -> bool:
     generator = torch.Generator().manual_seed(rows)
     config = decoder.config
     smallest = min(config.width, config.kv_heads * config.head_dim, config.vocabulary_size)
-    # A single row has no other place in its product: it differs by the slot that it reads, or not at all.
-    rounds = 1 if rows == 1 else max(1, min(ROUNDS_MAX, COMPARED_MIN // (rows * smallest)))
+    rounds = max(1, min(ROUNDS_MAX, COMPARED_MIN // (rows * smallest)))
     return all(_same_everywhere(decoder, rows, generator) for _ in range(rounds))
 
 
@@ -91,7 +90,7 @@ def _same_everywhere(decoder: Decoder, rows: int, generator: torch.Generator) ->
 def _placements(rows: int, slots: int) -> Iterator[tuple[Sequence[int], int]]:
     """Which request is in which row, and the slot of the first: each in several places, beside others or none."""
     order = range(rows)
-    if rows == 1:
+    if rows == 1:  # has no other place in its product: it differs by the slot that it reads, or not at all
         yield from ((order, slot) for slot in range(slots))
         return
     yield order, 0

@@ -253,14 +253,3 @@ sys.exit(f"{{heavy}} loaded" if heavy else 0)
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_reading_commands_answer_at_once(sqlite_url: str) -> None:
-    def seconds() -> float:
-        before = os.times()
-        with process("jobs", db=sqlite_url) as running:
-            assert ended(running).code == 0
-        after = os.times()
-        return after.children_user + after.children_system - before.children_user - before.children_system
-
-    assert min(seconds() for _ in range(2)) < 1.0  # of the processor, which other processes do not prolong

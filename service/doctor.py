@@ -137,7 +137,7 @@ def _database(url: str) -> Check:
     settled = ", ".join(f"{name} {value}" for name, value in seen.settings.items())
     found = "; ".join([f"{seen.name}: schema {revision}, {settled}", *seen.notes])
     if seen.lacking:
-        advice = "declared, so that it is used all the same" if seen.declared else "turn that on: nothing is written"
+        advice = "declared, so that it is used all the same" if seen.declared else "turn that on, or nothing is written there"
         return Check("database", WARN if seen.declared else FAIL, found, f"{seen.lacking}: {advice}")
     return Check("database", OK, found)
 

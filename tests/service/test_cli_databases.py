@@ -123,9 +123,9 @@ def test_a_check_says_what_a_crash_may_take_back(postgres_url: str, sqlite_url: 
         told = decodelog("db", "check", db=postgres_url)
         assert told.code == 1
         assert "fsync is off: a crash can take back what was answered; nothing is written there" in told.stderr
-        assert {
-            check["name"]: check["status"] for check in decodelog("doctor", "--json", db=postgres_url).json["checks"]
-        }["database"] == "fail"
+        checks = {check["name"]: check for check in decodelog("doctor", "--json", db=postgres_url).json["checks"]}
+        assert checks["database"]["status"] == "fail"
+        assert checks["database"]["advice"] == "fsync is off: turn that on, or nothing is written there"
         refused = decodelog("resume", "--all", "--json", db=postgres_url)
         assert (refused.code, refused.error["code"]) == (2, "database_not_durable")
     finally:

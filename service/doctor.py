@@ -137,7 +137,8 @@ def _database(url: str) -> Check:
     settled = ", ".join(f"{name} {value}" for name, value in seen.settings.items())
     found = "; ".join([f"{seen.name}: schema {revision}, {settled}", *seen.notes])
     if seen.lacking:
-        advice = "declared, so that it is used all the same" if seen.declared else "turn that on, or nothing is written there"
+        off = "turn that on, or nothing is written there"
+        advice = "declared, so that it is used all the same" if seen.declared else off
         return Check("database", WARN if seen.declared else FAIL, found, f"{seen.lacking}: {advice}")
     return Check("database", OK, found)
 

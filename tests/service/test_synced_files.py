@@ -1,4 +1,4 @@
-"""What a command says is written outlives the machine's next moment: synced before it has its name, its folder after."""
+"""What is said to be written is on the disk: a file before it has its name, and its folder after."""
 
 from __future__ import annotations
 

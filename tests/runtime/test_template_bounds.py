@@ -189,6 +189,17 @@ def test_what_templates_use_means_what_it_means_in_jinja(expression: str) -> Non
     assert text == USED[expression]
 
 
+@pytest.mark.contract("ENV-1", "ENV-7")
+@pytest.mark.parametrize(
+    ("largest", "larger"),
+    [("2 ** 2048", "2 ** 2049"), ("2 ** 2047 * 2 ** 2047", "2 ** 2047 * 2 ** 2048")],
+)
+def test_a_number_may_be_as_long_as_its_bound_and_no_longer(largest: str, larger: str) -> None:
+    assert ChatTemplate(f"{{{{ ({largest}) % 7 }}}}", {}).render(CHAT, True, 0) == str(eval(largest) % 7)
+    with pytest.raises(TemplateFailed, match=VALUE):
+        ChatTemplate(f"{{{{ ({larger}) % 7 }}}}", {}).render(CHAT, True, 0)
+
+
 def test_no_method_that_is_there_pads_or_changes() -> None:
     named = {name for methods in METHODS.values() for name in methods}
     assert named.isdisjoint({"center", "ljust", "rjust", "zfill", "expandtabs", "format", "format_map", "translate"})

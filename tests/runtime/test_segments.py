@@ -283,14 +283,28 @@ def test_rows_of_another_job_are_not_taken_for_ones_own(store, of, folder):
 
 def test_after_a_rebuild_by_prefill_the_chain_begins_anew(store, of, folder):
     """Rows that were computed in another way are not mixed with those that were kept before."""
-    job = killed(store, of, folder, 6)
+    job = killed(store, of, folder, 14)
     kept(folder)[0].unlink()
+    assert (left := kept(folder))
     segments = Segments(folder, EVERY)
     turn(engine(store, of, job, worker="second", segments=segments), 6)
     segments.close()
     assert kept(folder)[0].name.startswith("00000000-")
+    assert not set(left) & set(kept(folder))
     resumed(store, of, folder, job, "third")
     assert [form for form, _ in rebuilds(store, job)] == ["prefill", "tensors"]
+
+
+def test_whoever_only_reads_writes_nothing(store, of, folder):
+    job = killed(store, of, folder, 6)
+    before = {path: path.read_bytes() for path in folder.glob("*/*")}
+    segments = Segments(folder, EVERY, reading=True)
+    made = engine(store, of, job, worker="second", segments=segments)
+    turn(made, 6)
+    made.close()
+    segments.close()
+    assert rebuilds(store, job) == [("tensors", 0)]
+    assert {path: path.read_bytes() for path in folder.glob("*/*")} == before
 
 
 def test_a_disk_that_takes_nothing_stops_no_job(store, of, folder):

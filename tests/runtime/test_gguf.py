@@ -37,6 +37,7 @@ def test_a_converted_checkpoint_has_the_original_weights_in_their_order(fetched:
         ("tokenizer.ggml.model", {"model": "llama"}),
         ("tokenizer.ggml.pre", {"pre": "qwen2"}),
         ("tensor", {"tensor": "blk.0.attn_sinks.weight"}),
+        ("llama.rope.scaling", {"scaling": "yarn"}),
     ],
 )
 def test_a_file_that_is_not_understood_in_full_is_refused(tmp_path: Path, key: str, change: dict[str, str]) -> None:

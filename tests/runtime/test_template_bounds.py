@@ -121,6 +121,47 @@ def test_the_same_work_is_counted_for_the_same_template_and_messages() -> None:
     assert left() == left() < Sandbox().left
 
 
+# What each costs of the work that a template may do. A chat that one release renders the next one renders too.
+COSTS = {
+    "{{ 'abcdef'.replace('b', 'xyz') }}": 152,
+    "{{ 'abcdef'.replace('bc', '') }}": 110,
+    "{{ ['a','bb']|join(', ') }}": 248,
+    "{{ ', '.join(['a','bb']) }}": 247,
+    "{{ 'ab' ~ 'cd' }}": 42,
+    "{{ 'ab' + 'cd' }}": 40,
+    "{{ 'ab' * 5 }}": 144,
+    "{{ 5 * 'ab' }}": 144,
+    "{{ [1, 2] * 3 }}": 1920,
+    "{{ 'hello'|upper }}": 114,
+    "{{ 'hello'[::-1] }}": 44,
+    "{{ 'hello'[1:3] }}": 20,
+    "{{ 'ell' in 'hello' }}": 138,
+    "{{ 'ab' == 'ab' }}": 134,
+    "{{ [3, 1, 2]|sort|join }}": 988,
+    "{{ messages|map(attribute='role')|join }}": 253,
+    "{{ messages|tojson }}": 369,
+    "{{ '%s-%s' % ('a', 'b') }}": 169,
+    "{{ range(5)|list|length }}": 640,
+    "{{ 2 ** 10 }}": 128,
+    "{{ 'a,b'.split(',')|length }}": 325,
+    "{{ 'hi'|trim }}": 87,
+    "{{ [1, 2]|sum }}": 352,
+    "{% for i in range(3) %}x{% endfor %}": 355,
+    "{% for i in range(3) %}{% for j in range(4) %}x{% endfor %}{% endfor %}": 1951,
+    "{% macro f(x) %}{{ x }}{% endmacro %}{{ f('abc') }}": 156,
+    "{% if messages %}yes{% endif %}": 0,
+}
+
+
+@pytest.mark.contract("ENV-7")
+@pytest.mark.parametrize("source", COSTS)
+def test_work_costs_what_it_has_always_cost(source: str) -> None:
+    sandbox = Sandbox()
+    before = sandbox.left
+    sandbox.from_string(source).render(messages=CHAT)
+    assert before - sandbox.left == COSTS[source]
+
+
 @pytest.mark.contract("ENV-1", "ENV-7")
 def test_a_long_chat_is_rendered() -> None:
     source = (

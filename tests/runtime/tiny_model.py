@@ -48,6 +48,8 @@ def write_gguf(path: Path, **changes: object) -> None:
     writer.add_head_count_kv(2)
     writer.add_rope_freq_base(5000.0)
     writer.add_layer_norm_rms_eps(1e-5)
+    if "scaling" in changes:
+        writer.add_rope_scaling_type(gguf.RopeScalingType(changes["scaling"]))
     writer.add_tokenizer_model(str(facts["model"]))
     writer.add_tokenizer_pre(str(facts["pre"]))
     writer.add_token_list(TOKENS)

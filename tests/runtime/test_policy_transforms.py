@@ -109,6 +109,14 @@ def test_the_best_token_survives_every_cut_by_score_at_any_temperature(shape, cu
 
 
 @pytest.mark.contract("POL-3")
+@given(shapes, st.sampled_from([TopP(0.5), MinP(0.2), TypicalP(0.5), LogitBias(((1, 3.0),))]))
+def test_a_second_temperature_divides_what_the_first_has_divided(shape, after):
+    rows = random_rows(*shape)
+    twice = processed(rows, Temperature(2), Temperature(0.125), after)
+    assert torch.equal(twice, processed(rows, Temperature(0.25), after))
+
+
+@pytest.mark.contract("POL-3")
 @given(shapes, st.sampled_from([0.0, 1e-300, 0.2, 0.9]), st.floats(1e-5, 50))
 def test_the_most_typical_token_always_survives(shape, value, warmth):
     rows = random_rows(*shape)

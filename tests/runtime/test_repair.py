@@ -108,6 +108,16 @@ def test_the_last_token_has_a_row_in_a_full_context_and_without_a_repair_the_con
     assert_audited(store)
 
 
+@pytest.mark.contract("CALL-4")
+@pytest.mark.parametrize(("draft", "prompt"), [({}, 6), (REPAIRED, 5)])
+def test_a_prompt_may_fill_the_context_but_for_the_row_of_a_token_that_is_processed(store, draft, prompt) -> None:
+    of = ScriptedModel(ScriptedConfig(script=Script(text="abcdefgh", then="repeat"), context=6))
+    job = admit(store, of, ignore_eos=True, token_ids=[257] * prompt, max_new_tokens=1, **draft)
+    finish(engine(store, of, job))
+    assert len(result(store, job)["token_ids"]) == 1
+    assert transcript(store, job).state.spec.rows == 6
+
+
 def test_the_last_token_has_a_row_in_a_batch(store) -> None:
     of = model("Hello, world.")
     jobs = [admit(store, of, token_ids=[257], max_new_tokens=most, batch_width=2, **REPAIRED) for most in (2, 5, 9)]

@@ -189,6 +189,16 @@ def test_every_changed_byte_of_an_erased_log_is_found(log):
     assert faults(log, [*rows[:3], invented, *rows[4:]])
 
 
+@pytest.mark.contract("LOG-3")
+@pytest.mark.parametrize("column", ["key", "payload"])
+@pytest.mark.parametrize("value", ["x" * 32, 7, None, 0.5], ids=repr)
+def test_a_row_with_a_value_of_another_type_is_erased_and_still_named(log, column, value):
+    damaged = log.rows[2]._replace(**{column: value})
+    rows = erased("job-1", [*log.rows[:2], damaged, *log.rows[3:]], log.head)
+    assert (rows[2].key, len(rows[2].payload)) == (b"", 32)
+    assert faults(log, rows)
+
+
 def test_an_erased_row_whose_digest_begins_like_a_sealed_one_is_none(log):
     row = erased("job-1", log.rows, log.head)[2]
     assert not row._replace(payload=MARK + row.payload[1:]).sealed

@@ -185,7 +185,7 @@ def _attend_rows(work: Workspace, windows: Sequence[Window]) -> Tensor:
         window.fresh.copy_(work.fresh[row])
         mixed = F.scaled_dot_product_attention(work.grouped[row], window.keys, window.values)
         if work.rows == 1 and mixed.numel() == work.mixed.numel():
-            return mixed.view(1, -1)
+            return mixed.view(1, -1)  # the whole of `mixed` already: nothing pads it, and there is no other row
         work.attended[row] = mixed.view(-1)
     return work.mixed
 
@@ -220,12 +220,12 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Non
 
 def _add_projection(work: Workspace, y: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Add y [R, in] times weight [in, out], plus the bias, to the residual stream."""
-    if work.rows == 1:
+    if work.rows == 1:  # has no neighbour that another path could compute, so that the product may add it
         work.residual.addmm_(y, weight)
         if bias is not None:
             work.residual.add_(bias)
         return
-    # Not added by the product itself: the stream's rows are not side by side, and `normal` is free until the next norm.
+    # Several are not added by it: the stream's rows are not side by side, and `normal` is free until the next norm.
     _project(y, weight, bias, work.normal)
     work.residual.add_(work.normal)
 

@@ -111,6 +111,8 @@ ROWS = (
         "<= 5 us",
         lambda f: f["text_us"] <= 5,
     ),
+    Row("seal_ms", "{:.1f} ms", "a prompt of 4,096 token ids: sealed, and its envelope's identity"),
+    Row("admit_ms", "{:.1f} ms", "that envelope as text: admitted, and its identity"),
     Row(
         "resume_tensors_ms",
         "{:.0f} ms",

@@ -19,6 +19,7 @@ from resume import resume
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from sealing import sealing
 from simulation import simulation
 from size import size
 from stream import stream
@@ -35,6 +36,7 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "policy": (policy, 5),
     "structure": (structure, 5),
     "text": (text, 5),
+    "sealing": (sealing, 5),
     "resume": (resume, 5),
     "torture": (torture, 1),
     "simulation": (simulation, 1),

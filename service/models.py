@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,15 +64,15 @@ class Models:
         return NativeModel(find_model(name, self._home), self.lanes)
 
 
+@cache
 def set_aside() -> None:
     """Keep what is loaded by now out of the collector's way, once: nearly all of it stays as long as the process does.
 
     Else every full collection walks through all of torch, and stops every job for a tenth of a second. What is dropped
     later goes as ever, unless it is a cycle; so what comes after the first model is left to the collector.
     """
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 def is_script(name: str) -> bool:

@@ -8,6 +8,7 @@ from types import FrameType
 
 import pytest
 import torch
+from counting import uncollected
 
 from decodelog.fsm.errors import PreparedCacheChanged, Problem, RosterIncomplete, ScoreNotConsumable, SessionClosed
 from decodelog.runtime.models.config import parse_config
@@ -244,14 +245,15 @@ def interrupted_at(boundary: int, work: Callable[[], object]) -> bool:
                 raise Interrupted
         return trace
 
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    except Interrupted:
-        return True
-    finally:
-        sys.settrace(before)
+    with uncollected():
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            work()
+        except Interrupted:
+            return True
+        finally:
+            sys.settrace(before)
     return False
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Sequence
-from types import FrameType
-from typing import Any
 
 import pytest
+from counting import lines
 
 from decodelog.fsm.output.horizon import START, Horizon, advance, flush
 from decodelog.fsm.output.stop_matcher import StopMatcher, compile_stops
@@ -119,21 +117,13 @@ def test_a_text_behind_a_regular_expression_joins_to_its_bytes(split_bytes: Text
 
 def lines_of(pieces: Sequence[bytes], horizon: Horizon, matcher: StopMatcher) -> int:
     """Lines of Python that these tokens take from `horizon` on."""
-    count = 0
 
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
+    def take() -> None:
+        here = horizon
         for piece in pieces:
-            horizon, _, _ = advance(horizon, matcher, piece)
-    finally:
-        sys.settrace(before)
-    return count
+            here, _, _ = advance(here, matcher, piece)
+
+    return lines(take)
 
 
 @pytest.mark.contract("OUT-2")

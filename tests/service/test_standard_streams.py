@@ -65,7 +65,6 @@ GOES_ON = {"restore EXPORT", "fork JOB --at 3", "submit --model MODEL --prompt G
 
 
 @pytest.mark.contract("OUT-8", "ENV-8")
-@pytest.mark.timeout(300)
 def test_no_command_minds_how_its_streams_are(short_model: Path, sqlite_url: str, tmp_path: Path) -> None:
     """Every command, with each stream as it may be found; what was asked for is done, and told where it can be."""
     job = decodelog("run", "--model", short_model, "--prompt", "Go", "--json", db=sqlite_url).json["job"]

@@ -96,9 +96,14 @@ class Watch:
             self.failed += state.ending.finish is None
             listing = ended(state)
             terminal.write_json(listing) if self._json else terminal.write(f"{line(listing)}\n")
-        self.tell(f"{len(self._jobs)} jobs in hand, {self._tokens} tokens so far")
+        self._say()
 
     def hear(self, job: str, problem: Problem) -> None:
         # A job that another worker took over goes on there; nothing of it has failed.
         self.failed += not isinstance(problem, LostTenure)
         terminal.say(f"job {job} is left to others: {advised(problem)}", style="yellow")
+        self._jobs.discard(job)
+        self._say()
+
+    def _say(self) -> None:
+        self.tell(f"jobs in hand: {len(self._jobs)}; tokens so far: {self._tokens}")

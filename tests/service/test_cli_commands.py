@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 from commandline import TEXT, decodelog, jobs, script
 
 from decodelog.fsm.draft import Draft, draft_from
+from decodelog.fsm.errors import DatabaseUnavailable, LostTenure
+from decodelog.service import terminal
 from decodelog.service.cli import EXAMPLES
+from decodelog.service.commands.worker import Watch
 from decodelog.service.draft_flags import DraftFlags
+from decodelog.service.reading import transcript_of
+from decodelog.store.engine import open_store
 
 RESULT = [
     "job",
@@ -290,6 +296,34 @@ def test_a_model_directory_means_the_same_from_another_folder(
     monkeypatch.chdir("/")
     assert decodelog("worker", "--drain", db=db).code == 0
     assert jobs(db)[0].finish == "eos"
+
+
+def test_a_worker_counts_the_jobs_that_it_has_in_hand_and_their_tokens(
+    db: str, short_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(terminal, "progress", lambda *_, **__: nullcontext(told.append))
+    for _ in range(2):
+        decodelog("submit", "--model", short_model, "--prompt", "Go", db=db)
+    assert decodelog("worker", "--drain", "--lanes", 2, db=db).code == 0
+    tokens = sum(row.output for row in jobs(db))
+    assert told[-1] == f"jobs in hand: 0; tokens so far: {tokens}"
+    assert any(line.startswith("jobs in hand: 2;") for line in told)
+
+
+def test_a_job_that_another_worker_took_over_is_no_longer_in_hand(db: str, short_model: Path) -> None:
+    job = decodelog("submit", "--model", short_model, "--prompt", "Go", db=db).stdout.strip()
+    with closing(open_store(db)) as store:
+        state = transcript_of(store, job).state
+    watch, told = Watch(json=False), list[str]()
+    watch.tell = told.append
+    for job in ("job-1", "job-2"):
+        watch.see(job, [], state)
+    watch.hear("job-1", LostTenure("job-1", "overtaken", "fence 2"))
+    assert told == [f"jobs in hand: {count}; tokens so far: 0" for count in (1, 2, 1)]
+    assert not watch.failed
+    watch.hear("job-2", DatabaseUnavailable("db", "away"))
+    assert watch.failed
 
 
 def test_the_database_comes_from_the_environment_where_no_flag_names_one(

@@ -111,14 +111,16 @@ class Trial:
         points = [each for each in PHASES[phase] if self._ground.name == "sqlite" or each not in APPEND[3:5]]
         first = phase in ("claim", "prefill")
         # Workers that end without a token, one after the other, are taken for a job's doing; so these are not so many.
-        if first and self._stalled() >= TENURES_STALLED_MAX - 2:
-            phase, points, first = "append", ["turn.durable"], False
+        if self._stalled() >= TENURES_STALLED_MAX - 2:
+            return Moment("append", Place("turn.durable", 2 * STEPS), 0.0)
         nth = 1 if first else draw.randint(2, STEPS)
         return Moment(phase, Place(draw.choice(points), nth), draw.choice((0.0, draw.random() * STEP_S)))
 
     def _stalled(self) -> int:
+        """How many tenures in a row may have brought no token; the newest is counted by the next claim only."""
         with store_of(self._ground.url) as store:
-            return max(store.row(job).stalled for job in self._jobs)
+            rows = [store.row(job) for job in self._jobs]
+        return max(row.stalled + (row.owner is not None) for row in rows)
 
     def _until(self, running: Running, marks: Path, moment: Moment) -> bool:
         """Wait until a process has come to a moment; False where it ended before."""

@@ -153,10 +153,13 @@ class Caution(NamedTuple):
     suspects   how many of them at most; a claim that takes one takes no other job beside it
     delay_ms   how long after a claim the job is left alone after one stalled tenure; twice as long after each further
                one, and up to twice as long again, so that jobs do not come back all at once
+    asked      somebody has asked for these very jobs, and sees what becomes of them: they are taken like all others and
+               at once, the tenures that stalled are forgotten, and this one is not counted, however it ends
     """
 
     suspects: int
     delay_ms: int
+    asked: bool = False
 
 
 CANCEL = "cancel"

@@ -80,17 +80,17 @@ class Worker:
         self._host = host
         self._engines: dict[str, Engine] = {}
         self._fault: Problem | None = None
-        self._full: set[str] = set()
         self._loading: dict[str, Loading[Model]] = {}
         self._arriving: dict[str, Arrival] = {}
         self._refused: set[str] = set()
-        self._stopping = host.flag()
-        self._beaten = host.flag()
+        self._stopping, self._beaten = host.flag(), host.flag()
+        self._broken = False
         self._due: dict[str, int] = {}
         self._claim_ms = pace.claim_ms
         self._claims = self._claimed_ms = 0
-        self._broken = False
+        self._caution = Caution(suspects=1, delay_ms=pace.stalled_ms)
         self._suspects: dict[str, int] = {}
+        self._full: set[str] = set()
         self._commands: dict[str, str] = {}
 
     def stop(self) -> None:
@@ -98,8 +98,9 @@ class Worker:
         self._stopping.set()
         self._patiently.hurry()
 
-    def run(self, jobs: Collection[str] | None = None, drain: bool = False) -> None:
-        """Run claimable jobs (of `jobs`, where given). With `drain`, return when none of them is left to run."""
+    def run(self, jobs: Collection[str] | None = None, drain: bool = False, asked: bool = False) -> None:
+        """Run claimable jobs (of `jobs`; `asked` for as in `Caution`). With `drain`, return when none is left."""
+        self._caution = self._caution._replace(asked=asked)
         heart = self._host.start(self._beat, f"heartbeat {self.name}")
         bell = self._store.bell()
         try:
@@ -158,8 +159,7 @@ class Worker:
         # A job that is this worker's, and that it does not hold: the answer to its claim was lost.
         dead = {*self._dead(self._patiently(store.owners) - {self.name}), self.name}
         exclude = [*held, *self._refused]
-        caution = Caution(suspects=1, delay_ms=pace.stalled_ms)
-        full = self._full
+        caution, full = self._caution, self._full
         claims = self._patiently(lambda: store.claim(self.name, lease_ms, limit, jobs, dead, exclude, caution, full))
         for claim in claims:
             self._take(claim)

@@ -47,7 +47,7 @@ def carry(
 
     worker = new_worker(store, models, sink, notice, form, Pace(lanes_max=models.lanes), snapshots)
     with ThreadPoolExecutor(1, "worker") as threads:
-        running = threads.submit(worker.run, jobs, True)
+        running = threads.submit(worker.run, jobs, drain=True, asked=True)
         running.add_done_callback(lambda _: published.put(None))
         try:
             _hand_over(published, turns)

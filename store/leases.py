@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, func, literal, not_, or_, select, update
 
@@ -50,7 +51,7 @@ class DatabaseLeases:
             claimed = (
                 update(table)
                 .where(table.c.id.in_(chosen))
-                .values(tenure | judged(worker, now_ms, 0 if caution is None else caution.delay_ms))
+                .values(tenure | judged(worker, now_ms, caution or Caution(0, 0)))
                 .returning(*[table.c[name] for name in ("id", "job", "fence", "sequence", "chain", "model", "stalled")])
             )
             rows = sorted(connection.execute(claimed), key=lambda row: row.id) if chosen else []
@@ -97,6 +98,8 @@ def cautious(
 
     Those that are known are few and have an index, and so have those whose owner is gone, which this claim will count.
     """
+    if caution.asked:
+        return [query.limit(limit)]
     stalls, mine = stalling(worker), table.c.owner == worker  # by a claim whose answer was lost
     ordinary = query.where(or_(and_(table.c.stalled == 0, not_(stalls)), mine)).limit(limit)
     if not caution.suspects:
@@ -112,11 +115,15 @@ def cautious(
 def stalling(worker: str) -> ColumnElement[bool]:
     """Whether a claim by `worker` counts a stall."""
     gone = and_(table.c.owner.is_not(None), table.c.owner != worker)
-    return and_(gone, table.c.output <= func.coalesce(table.c.claimed_output, table.c.output))
+    return and_(gone, table.c.output <= func.coalesce(table.c.claimed_output, -1))
 
 
-def judged(worker: str, now_ms: ColumnElement[int], delay_ms: int) -> dict[str, ColumnElement[int]]:
+def judged(worker: str, now_ms: ColumnElement[int], caution: Caution) -> dict[str, Any]:
     """What a claim finds out about the tenure before, and what follows from it; see `stalls`."""
+    if caution.asked:
+        known = {"stalled": 0, "claimed_output": None, "claim_after_ms": None}
+        return {**known, "claimed_sequence": table.c.sequence}
+    delay_ms = caution.delay_ms
     stalled = case(
         (table.c.output > table.c.claimed_output, 0), (stalling(worker), table.c.stalled + 1), else_=table.c.stalled
     )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..fsm.ports import EMPTY_HEAD, Claim, Head, JobRow
+from ..fsm.ports import EMPTY_HEAD, Caution, Claim, Head, JobRow
 from ..fsm.states import Status
 from .offer import Offer
 from .stalls import SPREAD, doubled, spread
@@ -84,7 +84,7 @@ class MemoryJob:
 
     def stalls(self, worker: str) -> bool:
         """Whether a claim by `worker` counts a stall."""
-        brought = self.claimed_output is not None and self.output > self.claimed_output
+        brought = self.claimed_output is None or self.output > self.claimed_output
         return self.owner not in (None, worker) and not brought
 
     def suspect(self, worker: str, now_ms: int) -> bool:
@@ -93,13 +93,14 @@ class MemoryJob:
             return self.stalls(worker)
         return self.owner == worker or (self.claim_after_ms or 0) <= now_ms
 
-    def claim(self, number: int, worker: str, now_ms: int, lease_ms: int, delay_ms: int) -> Claim:
+    def claim(self, number: int, worker: str, now_ms: int, lease_ms: int, caution: Caution) -> Claim:
         """Begin a tenure; see `stalls` for what it says of the one before."""
-        if self.claimed_output is not None and self.output > self.claimed_output:
+        if caution.asked or (self.claimed_output is not None and self.output > self.claimed_output):
             self.stalled = 0
-        self.stalled += self.stalls(worker)
+        self.stalled += self.stalls(worker) and not caution.asked
         self.fence, self.owner, self.lease_until_ms = self.fence + 1, worker, now_ms + lease_ms
-        self.claimed_output, delay = self.output, delay_ms * doubled(self.stalled)
+        self.claimed_output = None if caution.asked else self.output
+        delay = caution.delay_ms * doubled(self.stalled)
         self.claim_after_ms = now_ms + delay + delay * spread(number, self.fence) // SPREAD if self.stalled else None
         return Claim(self.job, self.fence, self.head, self.model, self.stalled)
 

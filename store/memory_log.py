@@ -277,7 +277,7 @@ class MemoryStore:
                 if job.free(now_ms, dead) and (jobs is None or job.job in jobs)
                 if job.job not in exclude and job.model not in full
             ]
-            if caution is not None:
+            if caution is not None and not caution.asked:
                 suspects = [each for each in free if each[1].suspect(worker, now_ms)]
                 suspects.sort(key=lambda each: each[1].stalled == 0)  # those that are known first
                 ordinary = [
@@ -285,9 +285,8 @@ class MemoryStore:
                     if each[1].owner == worker or not (each[1].stalled or each[1].stalls(worker))
                 ]  # fmt: skip
                 free = suspects[: caution.suspects] or ordinary
-            delay_ms = 0 if caution is None else caution.delay_ms
             chosen = sorted(free[:limit], key=itemgetter(0))
-            return [job.claim(number, worker, now_ms, lease_ms, delay_ms) for number, job in chosen]
+            return [job.claim(number, worker, now_ms, lease_ms, caution or Caution(0, 0)) for number, job in chosen]
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         with self._lock:

@@ -115,11 +115,6 @@ def finish(
     from ..printer import final_line
     from ..reading import transcript_of
 
-    for job in found.jobs:
-        row = store.row(job)
-        if row.stalled and not row.status.terminal:
-            ended = f"{row.stalled} workers in turn ended without a token of job {job}"
-            terminal.say(f"{ended}, and it may be taken up a little later", style="yellow")
     started = time.monotonic()
     try:
         with on_signals():

@@ -359,25 +359,39 @@ def test_a_job_whose_turn_ends_the_worker_is_given_up_in_the_end_and_its_mates_a
     """What a worker dies of need not be a signal; what it does not give back counts as a tenure that has stalled."""
     of = model("Hello")
     bad, good = admit(store, of, seed=66, temperature=1.0), admit(store, of)
-    commands = Engine._commands
+    died = deaths(store, of, bad, monkeypatch)
+    assert died >= TENURES_STALLED_MAX
+    rows = {job: store.row(job) for job in (bad, good)}
+    assert (rows[bad].finish, rows[good].finish) == ("poison_job", "eos")
+    assert_audited(store)
+
+
+@pytest.mark.contract("LOG-7", "LOG-10")
+def test_whoever_asks_for_a_job_may_be_killed_over_it_as_often_as_that_takes(store, monkeypatch):
+    of = model("Hello")
+    job = admit(store, of)
+    assert deaths(store, of, job, monkeypatch, asked=True, at_most=2 * TENURES_STALLED_MAX) == 2 * TENURES_STALLED_MAX
+    assert (store.row(job).finish, store.row(job).stalled) == ("eos", 0)
+    assert_audited(store)
+
+
+def deaths(store, of, bad, monkeypatch, asked=False, at_most=10**9):
+    """How many workers in turn died of a job, at most so many, until one found nothing left to do."""
+    commands, dead = Engine._commands, set()
 
     def broken(self, called, selection):
-        if called.job.name == bad:
+        if called.job.name == bad and len(dead) < at_most:
             raise MemoryError
         return commands(self, called, selection)
 
     monkeypatch.setattr(Engine, "_commands", broken)
-    names = iter(f"worker-{number}" for number in range(99))
-    dead = set()
-    for _ in range(3 * TENURES_STALLED_MAX):
-        name = next(names)
-        pace = replace(FAST, stalled_ms=1, lease_ms=60_000)
+    pace = replace(FAST, stalled_ms=1, lease_ms=60_000)
+    for number in range(3 * TENURES_STALLED_MAX):
+        made = worker(store, of, f"worker-{number}", pace=pace, dead=lambda owners: owners & dead)
         try:
-            worker(store, of, name, pace=pace, dead=lambda owners: owners & dead).run(drain=True)
+            made.run(drain=True, asked=asked)
         except MemoryError:
-            dead.add(name)
+            dead.add(made.name)
         else:
             break
-    rows = {job: store.row(job) for job in (bad, good)}
-    assert (rows[bad].finish, rows[good].finish) == ("poison_job", "eos")
-    assert_audited(store)
+    return len(dead)

@@ -6,9 +6,9 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import closing
 from functools import partial
@@ -170,21 +170,27 @@ def besieged(folder, ground, disturb, expected):
 
 
 def hung(folder, ground):
-    """A process that does not end, where one may take two seconds."""
+    """A process that does not end, where one may take a few seconds."""
     yield started(folder, lambda at, mark: time.sleep(60)).wait().last
 
 
 def stopped(folder, ground):
-    """A process that takes a second, and is stopped for three."""
-    running = started(folder, lambda at, mark: time.sleep(1))
-    subprocess.Popen(["sh", "-c", f"kill -STOP {running.pid}; sleep 3; kill -CONT {running.pid}"])
+    """A process that is stopped for longer than it may take, and has nothing else to do than to end after that."""
+    running = started(folder, lambda at, mark: os.kill(os.getpid(), signal.SIGSTOP))
+
+    def wake():
+        os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WNOWAIT)
+        time.sleep(child.PATIENCE_S + 1)
+        os.kill(running.pid, signal.SIGCONT)
+
+    threading.Thread(target=wake).start()
     ended = running.wait()
-    if not ended.well or ended.seconds < 2:
+    if not ended.well or ended.seconds < child.PATIENCE_S:
         yield f"{ended.signal} {ended.code} {ended.seconds} {ended.last}"
 
 
 def started(folder, body):
-    child.PATIENCE_S = 2
+    child.PATIENCE_S = 3
     return child.start(body, folder)
 
 

@@ -12,6 +12,8 @@ import pytest
 from commandline import TEXT, decodelog, jobs
 
 from decodelog.fsm.limits import TENURES_STALLED_MAX
+from decodelog.fsm.ports import Caution
+from decodelog.service.database import opened
 
 WORKERS = Path(__file__).with_name("poison_worker.py")
 SUBMIT = ("submit", "--prompt", "Go", "--max-new-tokens", "12", "--model")
@@ -60,11 +62,24 @@ def test_a_model_that_each_worker_is_killed_over_while_it_loads_ends_its_job_and
     assert decodelog("audit", "--all", db=database_url).code == 0
 
 
+@pytest.mark.contract("LOG-7", "LOG-10")
+def test_a_job_that_was_nearly_given_up_goes_on_at_once_where_somebody_asks_for_it(
+    database_url: str, short_model: Path
+) -> None:
+    job = decodelog(*SUBMIT, short_model, db=database_url).stdout.strip()
+    with opened(database_url) as store:
+        for number in range(TENURES_STALLED_MAX + 1):
+            store.claim(f"worker-{number}", 60_000, 1, dead=store.owners(), caution=Caution(1, 0))
+        assert store.row(job).stalled == TENURES_STALLED_MAX
+        store.release(f"worker-{TENURES_STALLED_MAX}")
+    resumed = decodelog("resume", job, "--json", db=database_url)
+    assert (resumed.code, resumed.json["finish_reason"]) == (0, "length")
+
+
 @pytest.mark.contract("LOG-7")
 def test_a_job_under_suspicion_is_shown_as_such(database_url: str, short_model: Path) -> None:
     from decodelog.fsm.transition import StartAttempt
     from decodelog.runtime.job import Job
-    from decodelog.service.database import opened
 
     job = decodelog(*SUBMIT, short_model, db=database_url).stdout.strip()
     with opened(database_url) as store:

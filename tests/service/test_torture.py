@@ -93,7 +93,7 @@ def test_a_log_that_is_changed_under_its_workers_and_harm_that_meets_nobody_are_
 @pytest.mark.contract("LOG-10")
 def test_a_process_that_hangs_is_ended_and_says_where_and_one_that_somebody_stops_is_not_late() -> None:
     found = script(*OTHERS)
-    assert found["hung"][0].startswith("not over after 2 s; its threads stood at File ")
+    assert found["hung"][0].startswith("not over after 3 s; its threads stood at File ")
     assert found["stopped"] == []
 
 

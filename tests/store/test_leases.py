@@ -318,6 +318,24 @@ def test_ordinary_jobs_are_taken_while_those_that_stall_are_left_alone(store):
 
 
 @pytest.mark.contract("LOG-7")
+def test_jobs_that_somebody_asks_for_are_taken_at_once_together_and_are_blamed_for_nothing(store):
+    for number in range(3):
+        admit(store, f"job-{number}")
+    store.claim("worker-0", HOUR_MS, 2)
+    for job in ("job-0", "job-1"):
+        assert stalls(store.claim("worker-1", HOUR_MS, 9, dead=["worker-0"], caution=NOT_NOW)) == [(job, 1)]
+    asked = NOT_NOW._replace(asked=True)
+    both, dead = ["job-0", "job-1"], "worker-1"
+    for number in range(2, 5):
+        taken_up = store.claim(f"worker-{number}", HOUR_MS, 9, both, dead=[dead], caution=asked)
+        assert stalls(taken_up) == [(job, 0) for job in both]
+        dead = f"worker-{number}"
+    # Nor does a worker count the tenure of somebody who asked; from its own on it counts again.
+    for worker, before, stalled in (("worker-5", dead, 0), ("worker-6", "worker-5", 1)):
+        assert stalls(store.claim(worker, HOUR_MS, 1, dead=[before], caution=AT_ONCE)) == [("job-0", stalled)]
+
+
+@pytest.mark.contract("LOG-7")
 def test_jobs_of_models_that_have_no_room_are_left_to_others(store):
     for number, of in enumerate(["full", "free", "full", "free"]):
         admit(store, f"job-{number}", model=of)

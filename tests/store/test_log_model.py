@@ -138,7 +138,9 @@ class StoresAgree(RuleBasedStateMachine):
         limit=st.integers(1, 3),
         dead=st.lists(WORKERS, max_size=1),
         jobs=st.none() | st.sets(JOBS),
-        caution=st.sampled_from([None, Caution(0, 0), Caution(1, 0), Caution(1, HOUR_MS)]),
+        caution=st.sampled_from(
+            [None, Caution(0, 0), Caution(1, 0), Caution(1, HOUR_MS), Caution(1, HOUR_MS, asked=True)]
+        ),
     )
     def claim(self, worker, limit, dead, jobs, caution=None):
         self.both(lambda store: store.claim(worker, HOUR_MS, limit, jobs, dead, caution=caution))

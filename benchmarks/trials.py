@@ -120,7 +120,7 @@ class Trial:
         """How many tenures in a row may have brought no token; the newest is counted by the next claim only."""
         with store_of(self._ground.url) as store:
             rows = [store.row(job) for job in self._jobs]
-        return max(row.stalled + (row.owner is not None) for row in rows)
+        return max((row.stalled + (row.owner is not None) for row in rows if row.finish is None), default=0)
 
     def _until(self, running: Running, marks: Path, moment: Moment) -> bool:
         """Wait until a process has come to a moment; False where it ended before."""

@@ -106,7 +106,8 @@ class Record(NamedTuple):
 class JobRow:
     """A job as listings see it: a projection kept by the appends, never the truth. Times in ms since 1970.
 
-    stalled     tenures in a row that ended without a release and brought no token, as of the newest claim
+    stalled     tenures in a row that ended without a release and brought no token, as of the newest claim; those that
+                somebody asked for (see `Caution`) are left out
     retain_ms   how long its content may stay from its end on; None: for ever
     """
 
@@ -153,8 +154,8 @@ class Caution(NamedTuple):
     suspects   how many of them at most; a claim that takes one takes no other job beside it
     delay_ms   how long after a claim the job is left alone after one stalled tenure; twice as long after each further
                one, and up to twice as long again, so that jobs do not come back all at once
-    asked      somebody has asked for these very jobs, and sees what becomes of them: they are taken like all others and
-               at once, the tenures that stalled are forgotten, and this one is not counted, however it ends
+    asked      somebody asked for these jobs by name and watches them: they are taken without the delay, and this tenure
+               is not counted, however it ends
     """
 
     suspects: int

@@ -99,7 +99,7 @@ class Worker:
         self._patiently.hurry()
 
     def run(self, jobs: Collection[str] | None = None, drain: bool = False, asked: bool = False) -> None:
-        """Run claimable jobs (of `jobs`; `asked` for as in `Caution`). With `drain`, return when none is left."""
+        """Run claimable jobs (of `jobs`). With `drain`, return when none is left. `asked`: see `Caution`."""
         self._caution = self._caution._replace(asked=asked)
         heart = self._host.start(self._beat, f"heartbeat {self.name}")
         bell = self._store.bell()
@@ -116,7 +116,7 @@ class Worker:
                     self._due["claim"] = min(self._due["claim"], self._claimed_ms + self._pace.claim_ms)
         except Exception as fault:
             # Whoever dies of a job must not give it back: the next claim then counts a tenure that has stalled.
-            self._broken = not isinstance(fault, Transient)
+            self._broken = not (self._caution.asked or isinstance(fault, Transient))
             raise
         finally:
             bell.close()
@@ -192,7 +192,7 @@ class Worker:
     def _take(self, claim: Claim) -> None:
         """Begin with a claimed job; one of which workers die is ended."""
         self._at("tenure.claimed")
-        if claim.stalled >= TENURES_STALLED_MAX:
+        if claim.stalled >= TENURES_STALLED_MAX and not self._caution.asked:
             return self._end(claim, PoisonJob(claim.job, claim.stalled))
         self._arriving[claim.job] = Arrival(claim)
         if claim.stalled:

@@ -98,13 +98,11 @@ def cautious(
 
     Those that are known are few and have an index, and so have those whose owner is gone, which this claim will count.
     """
-    if caution.asked:
-        return [query.limit(limit)]
     stalls, mine = stalling(worker), table.c.owner == worker  # by a claim whose answer was lost
     ordinary = query.where(or_(and_(table.c.stalled == 0, not_(stalls)), mine)).limit(limit)
     if not caution.suspects:
         return [ordinary]
-    due = or_(func.coalesce(table.c.claim_after_ms, 0) <= now_ms, mine)
+    due = or_(func.coalesce(table.c.claim_after_ms, 0) <= now_ms, mine, literal(caution.asked))
     owned = table.alias("owned")
     among_owned = table.c.id.in_(select(owned.c.id).where(owned.c.finish.is_(None), owned.c.owner.is_not(None)))
     known, new = query.where(table.c.stalled > 0, due), query.where(among_owned, stalls, table.c.stalled == 0)
@@ -115,14 +113,12 @@ def cautious(
 def stalling(worker: str) -> ColumnElement[bool]:
     """Whether a claim by `worker` counts a stall."""
     gone = and_(table.c.owner.is_not(None), table.c.owner != worker)
-    return and_(gone, table.c.output <= func.coalesce(table.c.claimed_output, -1))
+    counted = table.c.claimed_sequence.is_not(None)
+    return and_(gone, counted, table.c.output <= func.coalesce(table.c.claimed_output, table.c.output))
 
 
 def judged(worker: str, now_ms: ColumnElement[int], caution: Caution) -> dict[str, Any]:
     """What a claim finds out about the tenure before, and what follows from it; see `stalls`."""
-    if caution.asked:
-        known = {"stalled": 0, "claimed_output": None, "claim_after_ms": None}
-        return {**known, "claimed_sequence": table.c.sequence}
     delay_ms = caution.delay_ms
     stalled = case(
         (table.c.output > table.c.claimed_output, 0), (stalling(worker), table.c.stalled + 1), else_=table.c.stalled
@@ -133,7 +129,7 @@ def judged(worker: str, now_ms: ColumnElement[int], caution: Caution) -> dict[st
     return {
         "stalled": stalled,
         "claimed_output": table.c.output,
-        "claimed_sequence": table.c.sequence,
+        "claimed_sequence": None if caution.asked else table.c.sequence,
         "claim_after_ms": case((stalled > 0, later), else_=None),
     }
 

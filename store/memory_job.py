@@ -35,6 +35,7 @@ class MemoryJob:
     lease_until_ms: int | None = None
     stalled: int = 0
     claimed_output: int | None = None
+    counted: bool = False  # the newest tenure, should it stall
     claim_after_ms: int | None = None
     ended_ms: int | None = None
     retain_ms: int | None = None
@@ -84,22 +85,22 @@ class MemoryJob:
 
     def stalls(self, worker: str) -> bool:
         """Whether a claim by `worker` counts a stall."""
-        brought = self.claimed_output is None or self.output > self.claimed_output
-        return self.owner not in (None, worker) and not brought
+        brought = self.claimed_output is not None and self.output > self.claimed_output
+        return self.owner not in (None, worker) and self.counted and not brought
 
-    def suspect(self, worker: str, now_ms: int) -> bool:
+    def suspect(self, worker: str, now_ms: int, asked: bool) -> bool:
         """Whether it stalls, and may be claimed by now."""
         if self.stalled == 0:
             return self.stalls(worker)
-        return self.owner == worker or (self.claim_after_ms or 0) <= now_ms
+        return asked or self.owner == worker or (self.claim_after_ms or 0) <= now_ms
 
     def claim(self, number: int, worker: str, now_ms: int, lease_ms: int, caution: Caution) -> Claim:
         """Begin a tenure; see `stalls` for what it says of the one before."""
-        if caution.asked or (self.claimed_output is not None and self.output > self.claimed_output):
+        if self.claimed_output is not None and self.output > self.claimed_output:
             self.stalled = 0
-        self.stalled += self.stalls(worker) and not caution.asked
+        self.stalled += self.stalls(worker)
         self.fence, self.owner, self.lease_until_ms = self.fence + 1, worker, now_ms + lease_ms
-        self.claimed_output = None if caution.asked else self.output
+        self.claimed_output, self.counted = self.output, not caution.asked
         delay = caution.delay_ms * doubled(self.stalled)
         self.claim_after_ms = now_ms + delay + delay * spread(number, self.fence) // SPREAD if self.stalled else None
         return Claim(self.job, self.fence, self.head, self.model, self.stalled)

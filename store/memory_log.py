@@ -277,8 +277,8 @@ class MemoryStore:
                 if job.free(now_ms, dead) and (jobs is None or job.job in jobs)
                 if job.job not in exclude and job.model not in full
             ]
-            if caution is not None and not caution.asked:
-                suspects = [each for each in free if each[1].suspect(worker, now_ms)]
+            if caution is not None:
+                suspects = [each for each in free if each[1].suspect(worker, now_ms, caution.asked)]
                 suspects.sort(key=lambda each: each[1].stalled == 0)  # those that are known first
                 ordinary = [
                     each for each in free

@@ -2,7 +2,8 @@
 
 A tenure stalls that ends without a release and has brought no token, however far it came: a process may die of a job
 while it loads the model, or compiles the grammar. Nobody sees it end; the next claim does, which counts it in the
-statement that it is anyway.
+statement that it is anyway. Where somebody asked for the job by name, he sees what it does to his process: that tenure
+is not counted.
 """
 
 from __future__ import annotations

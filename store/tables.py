@@ -52,8 +52,8 @@ jobs = Table(
     Column("owner", Text),
     Column("lease_until_ms", BigInteger),
     Column("stalled", BigInteger, nullable=False, server_default="0"),  # see `stalls`
-    Column("claimed_output", BigInteger),  # output at the newest claim; none where that is not to be counted
-    Column("claimed_sequence", BigInteger),  # sequence then
+    Column("claimed_output", BigInteger),  # output at the newest claim
+    Column("claimed_sequence", BigInteger),  # sequence then; NULL where the claim was asked for (`Caution.asked`)
     Column("claim_after_ms", BigInteger),  # not before, if the newest tenure is not released
     Column("ended_ms", BigInteger),
     Column("retain_ms", BigInteger),  # how long its content may stay from its end on

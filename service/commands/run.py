@@ -115,6 +115,10 @@ def finish(
     from ..printer import final_line
     from ..reading import transcript_of
 
+    for job in found.jobs:
+        row = store.row(job)
+        if row.stalled and not row.status.terminal:
+            terminal.say(f"{row.stalled} workers in turn ended without a token of job {job}", style="yellow")
     started = time.monotonic()
     try:
         with on_signals():

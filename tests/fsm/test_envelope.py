@@ -240,6 +240,7 @@ def test_each_token_of_a_prompt_costs_the_same_few_calls_to_admit_and_identify()
         raw = json.dumps(value).encode()
         return calls(lambda: admit(raw).identity)
 
+    work(1)  # what is done once is done
     small, medium, large = work(1024), work(2048), work(4096)
     assert large - medium <= 2 * (medium - small) + 100
     assert large <= 16 * 4096

@@ -363,6 +363,7 @@ def test_each_token_of_a_prompt_costs_the_same_few_calls_to_seal_and_identify() 
         draft = draft_from({"token_ids": [index % 300 for index in range(tokens)]})
         return calls(lambda: seal(draft, facts, RUNTIME, ByteText(), 0).identity)
 
+    work(1)  # what is done once is done
     small, medium, large = work(1024), work(2048), work(4096)
     assert large - medium <= 2 * (medium - small) + 100
     assert large <= 16 * 4096

@@ -183,8 +183,10 @@ def stopped(folder, ground):
         time.sleep(child.PATIENCE_S + 1)
         os.kill(running.pid, signal.SIGCONT)
 
-    threading.Thread(target=wake).start()
+    waker = threading.Thread(target=wake)
+    waker.start()
     ended = running.wait()
+    waker.join()
     if not ended.well or ended.seconds < child.PATIENCE_S:
         yield f"{ended.signal} {ended.code} {ended.seconds} {ended.last}"
 

@@ -24,6 +24,7 @@ from decodelog.service.cli import app
 from decodelog.service.database import open_database
 
 # Thirty commands with hundreds of options take 30 ms to build, and are the same ones for every call of them.
+assert hasattr(testing, "_get_command")
 testing._get_command = cache(get_command)  # type: ignore[attr-defined]
 
 COMMAND = (sys.executable, "-m", "decodelog.service.entry")

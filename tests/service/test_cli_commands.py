@@ -51,6 +51,7 @@ def test_run_prints_the_text_and_nothing_else(db: str, short_model: Path) -> Non
     (row,) = jobs(db)
     assert (ran.code, ran.stdout) == (0, f"{TEXT}\n")
     assert f"job {row.job}" in ran.stderr
+    assert "workers in turn ended" not in ran.stderr
     assert "eos: 3 prompt + " in ran.stderr
 
 

@@ -69,11 +69,12 @@ def test_a_job_that_was_nearly_given_up_goes_on_at_once_where_somebody_asks_for_
     job = decodelog(*SUBMIT, short_model, db=database_url).stdout.strip()
     with opened(database_url) as store:
         for number in range(TENURES_STALLED_MAX + 1):
-            store.claim(f"worker-{number}", 60_000, 1, dead=store.owners(), caution=Caution(1, 0))
-        assert store.row(job).stalled == TENURES_STALLED_MAX
-        store.release(f"worker-{TENURES_STALLED_MAX}")
+            store.claim(f"worker-{number}", 1, 1, dead=store.owners(), caution=Caution(1, 0))
+        store.claim("last", 1, 1, [job], dead=store.owners(), caution=Caution(1, 3_600_000, asked=True))
+        assert store.row(job).stalled == TENURES_STALLED_MAX + 1
     resumed = decodelog("resume", job, "--json", db=database_url)
     assert (resumed.code, resumed.json["finish_reason"]) == (0, "length")
+    assert f"{TENURES_STALLED_MAX + 1} workers in turn ended without a token of job {job}" in resumed.stderr
 
 
 @pytest.mark.contract("LOG-7")

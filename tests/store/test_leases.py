@@ -318,21 +318,23 @@ def test_ordinary_jobs_are_taken_while_those_that_stall_are_left_alone(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_jobs_that_somebody_asks_for_are_taken_at_once_together_and_are_blamed_for_nothing(store):
+def test_a_job_that_somebody_asks_for_is_taken_without_delay_and_that_tenure_is_not_counted(store):
     for number in range(3):
         admit(store, f"job-{number}")
     store.claim("worker-0", HOUR_MS, 2)
     for job in ("job-0", "job-1"):
         assert stalls(store.claim("worker-1", HOUR_MS, 9, dead=["worker-0"], caution=NOT_NOW)) == [(job, 1)]
-    asked = NOT_NOW._replace(asked=True)
-    both, dead = ["job-0", "job-1"], "worker-1"
-    for number in range(2, 5):
-        taken_up = store.claim(f"worker-{number}", HOUR_MS, 9, both, dead=[dead], caution=asked)
-        assert stalls(taken_up) == [(job, 0) for job in both]
-        dead = f"worker-{number}"
-    # Nor does a worker count the tenure of somebody who asked; from its own on it counts again.
-    for worker, before, stalled in (("worker-5", dead, 0), ("worker-6", "worker-5", 1)):
-        assert stalls(store.claim(worker, HOUR_MS, 1, dead=[before], caution=AT_ONCE)) == [("job-0", stalled)]
+    assert store.claim("worker-2", HOUR_MS, 9, ["job-0", "job-1"], dead=["worker-1"], caution=NOT_NOW) == []
+    later, now = (caution._replace(asked=True) for caution in (NOT_NOW, AT_ONCE))
+    # The count is of the two that died before, however often somebody asks; and what stalls is still taken alone.
+    dead = "worker-1"
+    for number in range(2, 6):
+        for job in ("job-0", "job-1"):
+            assert stalls(store.claim(f"asker-{number}", HOUR_MS, 9, [job], dead=[dead], caution=later)) == [(job, 2)]
+        dead = f"asker-{number}"
+    assert stalls(store.claim("asker-9", HOUR_MS, 9, dead=[dead], caution=now)) == [("job-0", 2)]
+    for worker, last, count in (("worker-5", "asker-9", 2), ("worker-6", "worker-5", 3)):
+        assert stalls(store.claim(worker, HOUR_MS, 1, ["job-0"], dead=[last], caution=AT_ONCE)) == [("job-0", count)]
 
 
 @pytest.mark.contract("LOG-7")

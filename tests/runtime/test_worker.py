@@ -392,6 +392,7 @@ def deaths(store, of, bad, monkeypatch, asked=False, at_most=10**9):
             made.run([bad] if asked else None, drain=True, asked=asked)
         except MemoryError:
             dead.add(made.name)
+            assert (made.name in store.owners()) is not asked  # who asked has seen it, and gives the job back
         else:
             break
     return len(dead)

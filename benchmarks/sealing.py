@@ -1,4 +1,4 @@
-"""(h) What a long prompt costs before its job exists: sealing it, and admitting the envelope as text."""
+"""(k) What a long prompt costs before its job exists: sealing it, and admitting the envelope as text."""
 
 from __future__ import annotations
 

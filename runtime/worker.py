@@ -9,13 +9,11 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from ..fsm.emission import Emission
 from ..fsm.errors import JobFault, LostTenure, NoFreeSlot, PoisonJob, Problem, Transient
 from ..fsm.finish import FinishReason
 from ..fsm.limits import TENURES_STALLED_MAX
 from ..fsm.points import Reached, unheard
 from ..fsm.ports import CANCEL, Caution, Claim, Clock, Store
-from ..fsm.state import State
 from .engine import Engine
 from .faults import fault_of
 from .host import THREADS, Host
@@ -26,7 +24,7 @@ from .pace import PACE
 from .pace import Pace as Pace
 from .patience import Patience, Told
 from .segments import Segments
-from .writer import Sink
+from .writer import Sink, one_at_a_time
 
 Admit = Callable[[Job, Model], None]
 """Refuses a job that this process must not run, with a typed error (ENV-9)."""
@@ -80,17 +78,18 @@ class Worker:
         self._host = host
         self._engines: dict[str, Engine] = {}
         self._fault: Problem | None = None
+        self._full: set[str] = set()
         self._loading: dict[str, Loading[Model]] = {}
         self._arriving: dict[str, Arrival] = {}
         self._refused: set[str] = set()
-        self._stopping, self._beaten = host.flag(), host.flag()
-        self._broken = False
+        self._stopping = host.flag()
+        self._beaten = host.flag()
         self._due: dict[str, int] = {}
         self._claim_ms = pace.claim_ms
         self._claims = self._claimed_ms = 0
+        self._broken = False
         self._caution = Caution(suspects=1, delay_ms=pace.stalled_ms)
         self._suspects: dict[str, int] = {}
-        self._full: set[str] = set()
         self._commands: dict[str, str] = {}
 
     def stop(self) -> None:
@@ -99,7 +98,10 @@ class Worker:
         self._patiently.hurry()
 
     def run(self, jobs: Collection[str] | None = None, drain: bool = False, asked: bool = False) -> None:
-        """Run claimable jobs (of `jobs`). With `drain`, return when none is left. `asked`: see `Caution`."""
+        """Run claimable jobs (of `jobs`, where given). With `drain`, return when none of them is left to run.
+
+        asked   somebody named these jobs and watches them; see `Caution`
+        """
         self._caution = self._caution._replace(asked=asked)
         heart = self._host.start(self._beat, f"heartbeat {self.name}")
         bell = self._store.bell()
@@ -387,14 +389,3 @@ class Worker:
         row = self._patiently(lambda: self._store.row(job))
         if row.finish is not None:
             self._patiently(lambda: self._store.settle(command_id, row.finish or ""))
-
-
-def one_at_a_time(sink: Sink, host: Host = THREADS) -> Sink:
-    """Each engine publishes on a thread of its own; the reader is one."""
-    lock = host.lock()
-
-    def publish(job: str, emissions: Sequence[Emission], state: State) -> None:
-        with lock:
-            sink(job, emissions, state)
-
-    return publish

@@ -27,6 +27,17 @@ Sink = Callable[[str, Sequence[Emission], State], None]
 once. What it raises does not touch the job."""
 
 
+def one_at_a_time(sink: Sink, host: Host = THREADS) -> Sink:
+    """Each engine publishes on a thread of its own; the reader is one."""
+    lock = host.lock()
+
+    def publish(job: str, emissions: Sequence[Emission], state: State) -> None:
+        with lock:
+            sink(job, emissions, state)
+
+    return publish
+
+
 class JobStep(NamedTuple):
     """One job's part of a turn: what is to be appended, and the state in which it was proposed."""
 

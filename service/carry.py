@@ -31,6 +31,7 @@ def carry(
 ) -> None:
     """Return when `jobs` have ended and `turns` has been handed all of them.
 
+    Somebody asked for these jobs (see `Caution`): no stall of theirs is waited out or counted.
     The worker runs in a thread of its own and never waits for the reader. What `turns` raises, and a signal's
     exception, stop the worker after its turn and are raised again: the jobs are released as they stand.
     Errors: what keeps this process from running a job (another artifact, a model that is not here, the store's).

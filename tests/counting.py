@@ -4,56 +4,47 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+Work = Callable[[], object]
 
-def calls(work: Callable[[], object]) -> int:
+TRACE = (sys.gettrace, sys.settrace)
+PROFILE = (sys.getprofile, sys.setprofile)
+
+
+def calls(work: Work) -> int:
     """How many functions, of Python and of C, `work` calls on this thread."""
-    count = 0
-
-    def seen(_frame: FrameType, event: str, _argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    with uncollected():
-        before = sys.getprofile()
-        sys.setprofile(seen)
-        try:
-            work()
-        finally:
-            sys.setprofile(before)
-    return count
+    return _count(work, PROFILE, {"call", "c_call"})
 
 
-def lines(work: Callable[[], object]) -> int:
+def lines(work: Work) -> int:
     """How many lines of Python `work` runs on this thread."""
+    return _count(work, TRACE, {"line"})
+
+
+def watched(work: Work, watch: Any, hook: Any = TRACE) -> None:
+    """Run `work` under a trace function. The garbage of others is not collected meanwhile: it would be watched too."""
+    get, put = hook
+    before, collects = get(), gc.isenabled()
+    gc.disable()
+    put(watch)
+    try:
+        work()
+    finally:
+        put(before)
+        if collects:
+            gc.enable()
+
+
+def _count(work: Work, hook: Any, events: set[str]) -> int:
     count = 0
 
-    def seen(_frame: FrameType, event: str, _argument: Any) -> Any:
+    def watch(_frame: FrameType, event: str, _argument: Any) -> Any:
         nonlocal count
-        count += event == "line"
-        return seen
+        count += event in events
+        return watch
 
-    with uncollected():
-        before = sys.gettrace()
-        sys.settrace(seen)
-        try:
-            work()
-        finally:
-            sys.settrace(before)
+    watched(work, watch, hook)
     return count
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """The garbage of earlier tests is not collected here: what it has to say at its end would be counted too."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

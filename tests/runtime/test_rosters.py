@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
 import torch
-from counting import uncollected
+from counting import watched
 
 from decodelog.fsm.errors import PreparedCacheChanged, Problem, RosterIncomplete, ScoreNotConsumable, SessionClosed
 from decodelog.runtime.models.config import parse_config
@@ -245,15 +244,10 @@ def interrupted_at(boundary: int, work: Callable[[], object]) -> bool:
                 raise Interrupted
         return trace
 
-    with uncollected():
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            work()
-        except Interrupted:
-            return True
-        finally:
-            sys.settrace(before)
+    try:
+        watched(work, trace)
+    except Interrupted:
+        return True
     return False
 
 

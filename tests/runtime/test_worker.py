@@ -19,7 +19,8 @@ from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.ports import Command
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job
-from decodelog.runtime.worker import Pace, Worker, one_at_a_time
+from decodelog.runtime.worker import Pace, Worker
+from decodelog.runtime.writer import one_at_a_time
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
 from decodelog.service.submit import submit

@@ -317,8 +317,8 @@ def test_a_job_that_another_worker_took_over_is_no_longer_in_hand(db: str, short
         state = transcript_of(store, job).state
     watch, told = Watch(json=False), list[str]()
     watch.tell = told.append
-    for job in ("job-1", "job-2"):
-        watch.see(job, [], state)
+    for name in ("job-1", "job-2"):
+        watch.see(name, [], state)
     watch.hear("job-1", LostTenure("job-1", "overtaken", "fence 2"))
     assert told == [f"jobs in hand: {count}; tokens so far: 0" for count in (1, 2, 1)]
     assert not watch.failed

@@ -32,5 +32,5 @@ def simulation(rounds: int, note: Callable[[str], None]) -> Figures:
 
 def _start(count: int, seed: int) -> subprocess.Popen[str]:
     arguments = ("torture", "--simulate", str(count), "--seed", str(seed), "--json")
-    command = (sys.executable, "-m", "decodelog.service.cli", *arguments)
+    command = (sys.executable, "-m", "decodelog", *arguments)
     return subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8")

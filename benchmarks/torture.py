@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from measuring import Figures
 
-COMMAND = (sys.executable, "-m", "decodelog.service.cli", "torture", "--quick", "--json")
+COMMAND = (sys.executable, "-m", "decodelog", "torture", "--quick", "--json")
 
 
 def torture(rounds: int, note: Callable[[str], None]) -> Figures:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from .. import __version__
 from . import interrupts, standard, terminal
 from .commands import (
     audit,
@@ -100,13 +101,7 @@ app.add_typer(db.app, name="db")
 
 def show_version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            found = version("decodelog")
-        except PackageNotFoundError:
-            found = "of a source tree that is not installed"
-        terminal.write(f"decodelog {found}\n")
+        terminal.write(f"decodelog {__version__}\n")
         raise typer.Exit()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..fsm.audit import Fault
 from ..fsm.compare import LEVELS, SHOWN, Difference, Run, compare, run_of, shown
@@ -11,9 +11,10 @@ from ..fsm.events import RequestAdmitted
 from ..fsm.finish import FROM_OUTSIDE, FinishReason
 from ..fsm.ports import EventLog, JobRow
 from ..fsm.rebuilds import rebuilds
-from ..runtime.model import Model
 from .reading import events_of, transcript_of
-from .second_run import run_again
+
+if TYPE_CHECKING:
+    from ..runtime.model import Model
 
 SIDE_MAX = 80
 """Characters shown of each side of a difference."""
@@ -64,6 +65,8 @@ def reexecuted(log: EventLog, model: Model, job: str, level: str = LEVELS[0], ru
 
     Errors: those of `run_again`, and of the log.
     """
+    from .second_run import run_again
+
     admitted = next(numbered.event for numbered in events_of(log, job))
     if not isinstance(admitted, RequestAdmitted):
         raise TypeError("a log begins with its admission")

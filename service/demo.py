@@ -198,7 +198,7 @@ class Stage:
     @contextmanager
     def _process(self, arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         """A decodelog command in a process of its own, which does not outlive the block."""
-        command = [sys.executable, "-m", "decodelog.service.entry", *arguments, "--db", self._url]
+        command = [sys.executable, "-m", "decodelog", *arguments, "--db", self._url]
         with self._words.open("ab") as words:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words)
         try:

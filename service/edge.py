@@ -21,6 +21,7 @@ from ..fsm.errors import OutputFailed, Problem, SchemaViolation
 from ..fsm.redaction import redacted, redacted_facts
 from . import interrupts, standard, terminal
 from .advice import advised_facts
+from .extras import missing_extra
 
 FAILED = 1
 REFUSED = 2
@@ -93,6 +94,8 @@ def concluded(error: BaseException, as_json: bool) -> int:
     if isinstance(error, OutputFailed):
         report(error.facts(), as_json=False)
         return FAILED
+    if isinstance(error, ModuleNotFoundError):
+        error = missing_extra(error) or error
     if isinstance(error, Problem):
         report(advised_facts(error), as_json)
         return REFUSED

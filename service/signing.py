@@ -29,7 +29,7 @@ PublicKey = bytes
 def signer(path: Path) -> Callable[[bytes], Signature]:
     """What signs digests with the private key in a PEM file that only its owner can read. Errors: UnusableKey."""
     text = _read(path, private=True)
-    serialization, kinds, refusals = _library(path)
+    serialization, kinds, refusals = _library()
     try:
         key = serialization.load_pem_private_key(text, password=None)
     except refusals as error:
@@ -43,7 +43,7 @@ def signer(path: Path) -> Callable[[bytes], Signature]:
 def public_key(path: Path) -> PublicKey:
     """The public key in a PEM file. Errors: UnusableKey."""
     text = _read(path, private=False)
-    serialization, kinds, refusals = _library(path)
+    serialization, kinds, refusals = _library()
     try:
         key = serialization.load_pem_public_key(text)
     except refusals as error:
@@ -90,15 +90,13 @@ def _read(path: Path, private: bool) -> bytes:
         raise UnusableKey(str(path), error.strerror or str(error)) from error
 
 
-def _library(path: Path) -> tuple[Any, Any, tuple[type[Exception], ...]]:
+def _library() -> tuple[Any, Any, tuple[type[Exception], ...]]:
     """The two parts of the library that signs, which is installed for whoever asks for it, and how it refuses a text.
 
-    Errors: UnusableKey.
+    Errors: ModuleNotFoundError where it is not installed.
     """
-    try:
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError as error:
-        raise UnusableKey(str(path), "signatures need a library: `pip install 'decodelog[sign]'`") from error
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
     return serialization, ed25519, (ValueError, TypeError, UnsupportedAlgorithm)  # a TypeError asks for a password

@@ -130,5 +130,6 @@ from .command import (
     UnwritableOutput as UnwritableOutput,
     WholeNameNeeded as WholeNameNeeded,
     ConflictingFlags as ConflictingFlags,
+    ExtraMissing as ExtraMissing,
     ChildFailed as ChildFailed,
 )

@@ -77,6 +77,16 @@ class ConflictingFlags(Rejected):
 
 
 @dataclass(eq=False)
+class ExtraMissing(Rejected):
+    """The base installation reads and proves logs; what else this needs is an extra."""
+
+    code = "extra_missing"
+    says = "this needs {package}, which is not installed; install the extra {extra}: pip install 'decodelog[{extra}]'"
+    package: str
+    extra: str
+
+
+@dataclass(eq=False)
 class ChildFailed(Transient):
     """A process that this one started ended by itself, and not well."""
 

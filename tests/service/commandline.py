@@ -27,7 +27,7 @@ from decodelog.service.database import open_database
 assert hasattr(testing, "_get_command")
 testing._get_command = cache(get_command)  # type: ignore[attr-defined]
 
-COMMAND = (sys.executable, "-m", "decodelog.service.entry")
+COMMAND = (sys.executable, "-m", "decodelog")
 POLL_S = 0.005
 PATIENCE_S = 600.0  # far beyond what a busy machine needs: only what hangs comes to its end
 

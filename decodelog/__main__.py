@@ -1,0 +1,6 @@
+"""`python -m decodelog` is the command `decodelog`."""
+
+from .service.entry import main
+
+if __name__ == "__main__":
+    main()

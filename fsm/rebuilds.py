@@ -35,8 +35,7 @@ def rebuilds(events: Iterable[Event]) -> list[Rebuild]:
             processed = event.lanes
             prefilled = prefilled or processed
         elif isinstance(event, LanesRebuilt):
-            shape = event.prefilled or (processed if event.form == "prefill" else prefilled)
-            if shape != prefilled:
-                found.append(Rebuild(processed, bool(event.scores), shape))
-            prefilled = shape
+            if event.prefilled != prefilled:
+                found.append(Rebuild(processed, bool(event.scores), event.prefilled))
+            prefilled = event.prefilled
     return found

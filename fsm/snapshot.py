@@ -86,11 +86,8 @@ def plain(snapshot: Snapshot) -> Plain:
 
 
 def facts_of(state: State) -> Plain:
-    """Every field of any state but its spec, as numbers, bytes, text and tuples: equal for equal states only.
-
-    The stop that matched, which comes last, is left out: it follows from the others, and earlier releases had none.
-    """
-    return tuple([_plain(value) for value in state[1:-1]])
+    """Every field of any state but its spec, as numbers, bytes, text and tuples: equal for equal states only."""
+    return tuple([_plain(value) for value in state[1:]])
 
 
 def _plain(value: Any) -> Any:

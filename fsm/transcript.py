@@ -83,7 +83,7 @@ class Transcript:
             hidden = receipt.hidden and after.spec.skip_special
             self._add(before, after, receipt.selection, receipt.piece, hidden)
         elif isinstance(event, LanesRebuilt):
-            self.rebuilt = event.prefilled or (event.tokens if event.form == "prefill" else self.rebuilt)
+            self.rebuilt = event.prefilled
         elif isinstance(event, PromptRecorded):
             self.echoed = after.horizon.bytes_released, after.horizon.characters_released
             self._add(before, after, prompt=event.tokens)

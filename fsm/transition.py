@@ -48,8 +48,8 @@ class RebuildLanes(NamedTuple):
 
     form: str
     tokens: int
+    prefilled: int
     scores: bytes = b""
-    prefilled: int = 0
 
 
 class CompleteCall(NamedTuple):
@@ -201,7 +201,7 @@ def start_attempt(state: State, command: StartAttempt) -> Proposal:
 
 
 def rebuild_lanes(state: State, command: RebuildLanes) -> Proposal:
-    return propose(state, LanesRebuilt(command.form, command.tokens, command.scores, command.prefilled))
+    return propose(state, LanesRebuilt(*command))
 
 
 def complete_call(state: State, command: CompleteCall) -> Proposal:

@@ -180,8 +180,8 @@ class Batcher:
             scores = self._scores(session, [Decode(lane, token)])
         job.prefilled = len(head)
         if job.state.frontier.unprocessed:
-            return Called(job, (RebuildLanes(self._form, len(tokens), prefilled=job.prefilled),))
-        report = RebuildLanes(self._form, len(tokens), score_digests(scores)[0], job.prefilled)
+            return Called(job, (RebuildLanes(self._form, len(tokens), job.prefilled),))
+        report = RebuildLanes(self._form, len(tokens), job.prefilled, score_digests(scores)[0])
         return Called(job, (report,), scores) if watched is None else self._scored(job, report, scores, watched)
 
     def _restore(self, session: Caller, job: Job, tokens: Sequence[int]) -> Called | None:
@@ -200,7 +200,7 @@ class Batcher:
         for token in tokens[count:]:
             scores = self._scores(session, [Decode(lane, token)])
         digest = score_digests(scores)[0] if scores is not None and scored else b""
-        report = RebuildLanes("tensors", len(tokens) - count, digest, job.prefilled)
+        report = RebuildLanes("tensors", len(tokens) - count, job.prefilled, digest)
         return Called(job, (report,), scores if scored else None)
 
     def _scored(self, job: Job, report: Command, scores: Tensor, watched: PromptScores) -> Called:

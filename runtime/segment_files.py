@@ -29,7 +29,6 @@ from .caches.abi import CacheAbi
 
 DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16}
 DOMAIN: Final = b"decodelog.segment.v1"
-SHAPED: Final = b"decodelog.segment.v2"
 LINK_BYTES: Final = 32
 HEADER_BYTES_MAX: Final = 4096  # of one tensor's name, type and shape, and what its rows are of
 ASIDE: Final = ".gone"
@@ -38,7 +37,7 @@ DISCARDS_MAX: Final = 8
 
 _NAME = re.compile(r"^(\d{8})-(\d{8})-([0-9a-f]{64})\.safetensors$")
 _SPAN = struct.Struct("<QQ")
-_TOKENS = re.compile(r"^[0-9]{1,8}$")
+_TOKENS = re.compile(r"^[1-9][0-9]{0,7}$")
 _COUNT = struct.Struct("<Q")
 _PREFILLED = "prefilled"
 
@@ -55,7 +54,7 @@ class Segment(NamedTuple):
 class Rows(NamedTuple):
     """A segment's rows as they lie in its file, and their digest.
 
-    prefilled   tokens whose rows one call made, by the file; 0 where it does not say, as those of an earlier release
+    prefilled   tokens whose rows one call made, by the file; 1 or more
     """
 
     tensor: Tensor
@@ -85,9 +84,7 @@ def origin(binding: bytes, abi: str, prefilled: int) -> bytes:
 
     prefilled   see `Rows`: rows that calls of other shapes made are other rows, so they are of another chain
     """
-    if not prefilled:
-        return sha256(DOMAIN + binding + abi.encode()).digest()
-    return sha256(SHAPED + binding + _COUNT.pack(prefilled) + abi.encode()).digest()
+    return sha256(DOMAIN + binding + _COUNT.pack(prefilled) + abi.encode()).digest()
 
 
 def link_of(before: bytes, start: int, ids: Sequence[int], rows: bytes) -> bytes:
@@ -156,8 +153,8 @@ def rows_of(segment: Segment, abi: CacheAbi) -> Rows | None:
 def prefilled_of(content: bytes | mmap) -> int:
     """What a segment's file says of it; see `Rows`. Errors: ValueError for what is no such file."""
     header, _ = _header(content)
-    facts = header.get("__metadata__", {})
-    said = facts.get(_PREFILLED, "0") if isinstance(facts, dict) else None
+    facts = header.get("__metadata__")
+    said = facts.get(_PREFILLED) if isinstance(facts, dict) else None
     if not (isinstance(said, str) and _TOKENS.match(said)):
         raise ValueError(f"{said} tokens")
     return int(said)

@@ -157,7 +157,7 @@ class Segments:
             return None
         good, tail = {segment.path for segment in named[: len(parts)]}, tail_of(folder, whole)
         after, last = read_tail(tail, link, whole, tokens[whole:most], parts[0][:, :, :, :1])
-        stop, prefilled = whole + len(after), prefilled or job.prefilled
+        stop = whole + len(after)
         if stop < prefilled:
             return None
         session.restore(lane, [*parts, *after])

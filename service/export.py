@@ -82,7 +82,7 @@ def _beside(out: Path, force: bool) -> Iterator[tuple[BinaryIO, Path]]:
 def redacted(log: StoredLog) -> StoredLog:
     """A log without its content, the key that somebody chose for it, and how long it is to stay."""
     row = None if log.row is None else replace(log.row, idempotency_key=None, retain_ms=None)
-    return log._replace(rows=erased(log.job, list(log.rows), log.head), row=row)
+    return log._replace(rows=erased(log.job, list(log.rows)), row=row)
 
 
 def _logs(store: ShowsRows, jobs: Sequence[str] | None) -> Iterator[StoredLog]:

@@ -113,6 +113,10 @@ def faults(log: StoredLog, walk: Walk) -> Iterator[tuple[int, str, str]]:
         yield from _listed(log.row, walk)
         if walk.erased:
             yield from _left(log.row, walk)
+    # Nobody claims a job that has ended, so its fence is still that of whoever ended it.
+    if log.row is not None and log.row.finish is not None and sequence == head.sequence and walk.fence < log.fence:
+        detail = f"the append that ended the job has fence {walk.fence}, and the job's row {log.fence}"
+        yield sequence, "fence", detail
     if walk.fence > log.fence:
         yield sequence, "fence", f"an append has fence {walk.fence}, and the job's row {log.fence}"
 
@@ -149,10 +153,5 @@ def _listed(row: JobRow, walk: Walk) -> Iterator[tuple[int, str, str]]:
         yield walk.gone, "listing", "its content is erased, and the job's row does not say so"
     if row.sealed_ms is not None and not walk.sealed:
         yield walk.sequence, "listing", "the job's row says that its log is sealed, and it is not"
-    # A log with digests of the older form is erased to a row of the sealed kind.
-    if row.sealed_ms is None and walk.sealed and not walk.erased:
+    if row.sealed_ms is None and walk.sealed:
         yield walk.sequence, "listing", "its log is sealed, and the job's row does not say so"
-    # Nobody claims a job that has ended, so its fence is still that of whoever ended it.
-    if row.finish is not None and walk.sequence == row.head.sequence and walk.fence < row.fence:
-        detail = f"the append that ended the job has fence {walk.fence}, and the job's row {row.fence}"
-        yield walk.sequence, "fence", detail

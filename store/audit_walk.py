@@ -10,7 +10,7 @@ from ..fsm.errors import Problem
 from ..fsm.events import AttemptStarted, Event, RequestClosed
 from ..fsm.ports import EMPTY_HEAD
 from . import sealed
-from .chain import DIGEST_BYTES, WRONG_TYPE, digest, digest_older, following, kept
+from .chain import DIGEST_BYTES, WRONG_TYPE, digest, following, kept
 from .codec import decode
 from .erased import WITHOUT_CONTENT
 from .stored import Stored
@@ -28,7 +28,6 @@ class Walk:
     sealed   whether an append was seen that is so
     gone    the first event of the first append whose content is erased, and
     kept    that of the first append with content; None where there is none
-    older    the digests are of the older form
     linked   the last append followed from the one before it; after a break, no further one is reported until it does
     tenures  events that say who worked on the job, in appends of their own
     end      the last event, where it says no content and can be read in an erased log too
@@ -42,7 +41,6 @@ class Walk:
     sealed: bool = False
     gone: int | None = None
     kept: int | None = None
-    older: bool = False
     linked: bool = True
     fence: int = 0
     tenures: int = 0
@@ -96,14 +94,10 @@ class Walk:
         elif not found and self.linked:
             yield row.first, "chain", "the append is not the one that its digest was taken of"
         self.linked = bool(found)
-        content = row.first, row.key, row.payload
         if found:
             self.chains = [after for _, after in found]
-            before, after = found[0]
-            self.older = not row.sealed and after != digest(before, *content)
         else:
-            form = digest_older if self.older else digest
-            chains = [form(chain, *content) for chain in self.chains]
+            chains = [digest(chain, row.first, row.key, row.payload) for chain in self.chains]
             self.chains = ([*chains, row.chain] if row.anchor else chains)[-2:]
 
     def _admission(self, row: Stored) -> Iterator[tuple[int, str, str]]:

@@ -34,8 +34,7 @@ KIND = "container"
 _PARTS = {JOB: "the job's frame", APPEND: "the append's frame", MANIFEST: "the manifest", LOST: "the frame"}
 _PARTS |= {SNAPSHOT: "the snapshot's frame", ROWS: "the frame of a cache's rows", SIGNATURE: "the signature"}
 _MOST = {JOB: FACTS_BYTES_MAX, SNAPSHOT: FACTS_BYTES_MAX, MANIFEST: MANIFEST_BYTES_MAX, SIGNATURE: FACTS_BYTES_MAX}
-_FACTS_OLDER = (str, str, str, str | NoneType, int, int, int)
-_FACTS = (*_FACTS_OLDER, int | NoneType, str | NoneType)
+_FACTS = (str, str, str, str | NoneType, int, int, int, int | NoneType, str | NoneType)
 
 
 class Standing(NamedTuple):
@@ -315,8 +314,6 @@ def _log(body: bytes) -> StoredLog | None:
     log = StoredLog(job, Head(sequence, chain), fence, (), damage, dated=False)
     if damage:
         return log
-    if _fields(facts, *_FACTS_OLDER):  # of a release whose files had neither retention nor key
-        facts = (*facts, None, None)
     if not _fields((sequence, chain, fence), int, bytes, int) or not _fields(facts, *_FACTS):
         return None
     identity, model, status, finish, prompt, output, created_ms, retain_ms, idempotency_key = facts

@@ -6,8 +6,7 @@ can verify what it reads from there.
 
 A digest is taken of a digest of the content, so that a row whose content is erased still proves what follows it: its
 key is empty then, and its payload is that digest (see `erased`). A sealed row stands for a whole log (see `sealed`) and
-proves itself. Logs that were begun before logs could be erased have digests of the older form, which are read and never
-written.
+proves itself.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ MARKS = (CHECK_BYTES, DIGEST_BYTES)
 
 
 def digest(before: bytes, first: int, key: bytes, payload: bytes) -> bytes:
-    """SHA-256 of the digest before, the first sequence (8 bytes, big-endian), and the content's digest: 72 bytes.
-
-    The older form has at least one byte more, a key of 32 and the payload, so no bytes are an input of both.
-    """
+    """SHA-256 of the digest before, the first sequence (8 bytes, big-endian), and the content's digest: 72 bytes."""
     return sha256(before + first.to_bytes(8, "big") + content(key, payload)).digest()
 
 
@@ -47,25 +43,15 @@ def content(key: bytes, payload: bytes) -> bytes:
     return sha256(key + payload).digest() if key else payload
 
 
-def digest_older(before: bytes, first: int, key: bytes, payload: bytes) -> bytes:
-    """The older form, which is no longer written: of the digest before, the first sequence, the key and the payload."""
-    return sha256(b"".join((before, first.to_bytes(8, "big"), key, payload))).digest()
-
-
 def following(before: bytes, row: Stored) -> bytes | None:
-    """The whole digest after a row, in whichever form it was taken; None where the row is not what it was taken of."""
+    """The whole digest after a row; None where the row is not what it was taken of."""
     first, _, _, key, mark, payload = row
     if len(mark) not in MARKS:
         return None
     if row.sealed:
         return sealed.proven(row)
     found = digest(before, first, key, payload)
-    if found.startswith(mark) and len(key or payload) == DIGEST_BYTES:
-        return found
-    if len(key) == DIGEST_BYTES and payload:
-        older = digest_older(before, first, key, payload)
-        return older if older.startswith(mark) else None
-    return None
+    return found if found.startswith(mark) and len(key or payload) == DIGEST_BYTES else None
 
 
 def kept(chain: bytes, before: int, last: int) -> bytes:

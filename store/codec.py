@@ -56,25 +56,19 @@ WIRE: dict[int, tuple[str, int]] = {
     7: ("output.committed", 1),
     8: ("request.closed", 1),
     9: ("request.failed", 1),
-    11: ("prompt.recorded", 1),
-    13: ("lanes.rebuilt", 2),
-    14: ("output.committed", 2),
+    10: ("prompt.recorded", 1),
 }
 
 DIGEST_BYTES = 32
 
-WHOLE_STEP, STEP = 10, 12
+STEP = 11
 STEP_WIRE = (("call.completed", 1), ("decision.made", 1), ("output.committed", 1))
-"""What wire codes 10 and 12 stand for: these three events, written as one; 10 with the whole digest of the state."""
+"""What wire code 11 stands for: these three events, written as one."""
 
-_GREEDY = {WHOLE_STEP: struct.Struct("<32s32s3d"), STEP: struct.Struct("<32s8s3d")}
-_DRAWN = {WHOLE_STEP: struct.Struct("<32s32s6d"), STEP: struct.Struct("<32s8s6d")}
-_STEP_BY_STATE = {DIGEST_BYTES: WHOLE_STEP, STATE_BYTES: STEP}
+_GREEDY = struct.Struct("<32s8s3d")
+_DRAWN = struct.Struct("<32s8s6d")
 
-UPCASTS: dict[tuple[str, int], Upcast] = {
-    ("lanes.rebuilt", 1): lambda fields: (*fields, 0),
-    ("output.committed", 1): lambda fields: (*fields, None),
-}
+UPCASTS: dict[tuple[str, int], Upcast] = {}
 """(tag, version) -> the pure step from that version's fields to the next version's; the wire code is not a field."""
 
 
@@ -149,9 +143,7 @@ def _attempt(event: AttemptStarted, key: bytes) -> Fields:
 
 
 def _lanes(event: LanesRebuilt, key: bytes) -> Fields:
-    if not event.prefilled:  # as an earlier release wrote it
-        return (3, event.form, event.tokens, event.scores)
-    return (13, event.form, event.tokens, event.scores, event.prefilled)
+    return (3, event.form, event.tokens, event.prefilled, event.scores)
 
 
 def _call(event: CallCompleted, key: bytes) -> Fields:
@@ -186,13 +178,12 @@ def _prompt(event: PromptRecorded, key: bytes) -> Fields:
         (piece, hidden, logprob, [(each.token, each.logprob_raw, each.piece) for each in alternatives])
         for piece, hidden, logprob, alternatives in event.tokens
     ]
-    return (11, tokens)
+    return (10, tokens)
 
 
 def _output(event: OutputCommitted, key: bytes) -> Fields:
-    if event.matched_stop is None:  # as it was always written
-        return (7, event.output, event.state)
-    return (14, event.output, event.state, event.matched_stop)
+    stop = () if event.matched_stop is None else (event.matched_stop,)
+    return (7, event.output, event.state, *stop)
 
 
 def _closed(event: RequestClosed, key: bytes) -> Fields:
@@ -207,17 +198,18 @@ def _step(step: TokenStep, key: bytes) -> Fields | None:
     """The fields of an ordinary step; None where it has more than fits there."""
     tokens, lanes, scores, branch, selection, piece, hidden, receipt_id, output, state, structure, stop = step
     token, support, raw, logprob, margin, draw, start, end, alternatives = selection
-    code = _STEP_BY_STATE.get(len(state))
-    if alternatives or receipt_id != key or code is None or len(scores) != DIGEST_BYTES or stop is not None:
+    if alternatives or receipt_id != key or stop is not None:
+        return None
+    if len(state) != STATE_BYTES or len(scores) != DIGEST_BYTES:
         return None
     if draw is not None and start is not None and end is not None:
-        packed = _DRAWN[code].pack(scores, state, raw, logprob, margin, draw, start, end)
+        packed = _DRAWN.pack(scores, state, raw, logprob, margin, draw, start, end)
     elif draw is start is end is None:
-        packed = _GREEDY[code].pack(scores, state, raw, logprob, margin)
+        packed = _GREEDY.pack(scores, state, raw, logprob, margin)
     else:
         return None
     marks = marked(hidden, structure)
-    return (code, tokens, lanes, output - 1, branch, piece, marks, token, support, packed)
+    return (STEP, tokens, lanes, output - 1, branch, piece, marks, token, support, packed)
 
 
 _ENCODE: dict[type[Event], Callable[[Any, bytes], Fields]] = {
@@ -248,8 +240,8 @@ def _to_attempt(fields: Fields, key: bytes) -> AttemptStarted:
 
 
 def _to_lanes(fields: Fields, key: bytes) -> LanesRebuilt:
-    _, form, tokens, scores, prefilled = fields
-    return LanesRebuilt(form, tokens, scores, prefilled)
+    _, form, tokens, prefilled, scores = fields
+    return LanesRebuilt(form, tokens, prefilled, scores)
 
 
 def _to_call(fields: Fields, key: bytes) -> CallCompleted:
@@ -288,10 +280,10 @@ def _to_prompt(fields: Fields, key: bytes) -> PromptRecorded:
 
 
 def _to_output(fields: Fields, key: bytes) -> OutputCommitted:
-    _, output, state, stop = fields
-    if stop is not None and type(stop) not in (str, int):
-        raise ValueError(f"{stop!r} is neither a stop string nor a token's id")
-    return OutputCommitted(output, state, stop)
+    _, output, state, *stop = fields
+    if stop and type(stop[0]) not in (str, int):
+        raise ValueError(f"{stop[0]!r} is neither a stop string nor a token's id")
+    return OutputCommitted(output, state, *stop)
 
 
 def _to_closed(fields: Fields, key: bytes) -> RequestClosed:
@@ -310,27 +302,26 @@ _PLAIN = (5 + 5, 5 + 8)
 _NEWEST: dict[str, tuple[int, Callable[[Fields, bytes], Event]]] = {
     "request.admitted": (1, _to_admitted),
     "attempt.started": (1, _to_attempt),
-    "lanes.rebuilt": (2, _to_lanes),
+    "lanes.rebuilt": (1, _to_lanes),
     "call.completed": (1, _to_call),
     "call.failed": (1, _to_call_failed),
     "prompt.recorded": (1, _to_prompt),
     "decision.made": (1, _to_decision),
-    "output.committed": (2, _to_output),
+    "output.committed": (1, _to_output),
     "request.closed": (1, _to_closed),
     "request.failed": (1, _to_failed),
 }
 
 
 def _to_step(fields: Fields, key: bytes) -> TokenStep:
-    """The events of an ordinary step, all at version 1, which says all that there is to say of one."""
-    code, tokens, lanes, step, branch, piece, marks, token, support, packed = fields
+    """The events of an ordinary step, all at version 1."""
+    _, tokens, lanes, step, branch, piece, marks, token, support, packed = fields
     hidden, structure = (marks, None) if marks is False else unmarked(marks)
-    greedy = _GREEDY[code]
-    if len(packed) == greedy.size:
-        scores, state, raw, logprob, margin = greedy.unpack(packed)
+    if len(packed) == _GREEDY.size:
+        scores, state, raw, logprob, margin = _GREEDY.unpack(packed)
         selection = Selection(token, support, raw, logprob, margin)
     else:
-        scores, state, raw, logprob, margin, draw, start, end = _DRAWN[code].unpack(packed)
+        scores, state, raw, logprob, margin, draw, start, end = _DRAWN.unpack(packed)
         selection = Selection(token, support, raw, logprob, margin, draw, start, end)
     return TokenStep(tokens, lanes, scores, branch, selection, piece, hidden, key, step + 1, state, structure)
 
@@ -352,7 +343,6 @@ def reader(tag: str, version: int) -> Callable[[Fields, bytes], Event]:
 
 
 _DECODE: dict[int, Callable[[Fields, bytes], Entry]] = {
-    WHOLE_STEP: _to_step,
     STEP: _to_step,
     **{code: reader(tag, version) for code, (tag, version) in WIRE.items()},
 }

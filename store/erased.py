@@ -2,9 +2,8 @@
 
 An append with content keeps its place and its digest; its key is empty, and its payload is the digest of what was
 there. Tenures and the end stay readable where they are appends of their own. A sealed log keeps its key, and the digest
-of its payload. A log with digests of the older form cannot prove a part that is missing: it becomes one such row. A row
-that is damaged, with values of other types too, loses what it has all the same: its payload becomes a digest that its
-own is not taken of, so that an audit names it as before.
+of its payload. A row that is damaged, with values of other types too, loses what it has all the same: its payload
+becomes a digest that its own is not taken of, so that an audit names it as before.
 """
 
 from __future__ import annotations
@@ -15,20 +14,15 @@ from typing import Literal
 
 from ..fsm.errors import Problem
 from ..fsm.events import AttemptStarted, LanesRebuilt, RequestClosed
-from ..fsm.ports import EMPTY_HEAD, Head
-from .chain import DIGEST_BYTES, WRONG_TYPE, content, digest, following
+from .chain import DIGEST_BYTES, WRONG_TYPE, content
 from .codec import decode
-from .sealed import whole_erased
 from .stored import ERASED, Stored
 
 WITHOUT_CONTENT = (AttemptStarted, LanesRebuilt, RequestClosed)
 
 
-def erased(job: str, rows: Sequence[Stored], head: Head) -> list[Stored]:
+def erased(job: str, rows: Sequence[Stored]) -> list[Stored]:
     """These rows of one log, in order, without their content; what is erased already stays as it is."""
-    if _older(rows, head):
-        contents = sha256(b"".join([content(row.key, row.payload) for row in rows])).digest()
-        return [whole_erased(head, rows[-1].fence, contents)]
     return [_erased(job, row) for row in rows]
 
 
@@ -63,18 +57,3 @@ def _has_content(job: str, row: Stored) -> bool:
         return not all(isinstance(event, WITHOUT_CONTENT) for event in decode(row.payload, row.key, job, row.first))
     except (Problem, *WRONG_TYPE):
         return True
-
-
-def _older(rows: Sequence[Stored], head: Head) -> bool:
-    """Whether this is a sound log, up to its head, with digests of the older form in it."""
-    chain, older = EMPTY_HEAD.chain, False
-    try:
-        for row in rows:
-            found = following(chain, row)
-            if found is None:  # damaged: nothing here may make it look sound
-                return False
-            older = older or not (row.sealed or found == digest(chain, row.first, row.key, row.payload))
-            chain = found
-    except WRONG_TYPE:
-        return False
-    return older and Head(rows[-1].last, chain) == head

@@ -65,7 +65,7 @@ class DatabaseLifetime:
             if held.erased_ms is not None:
                 return False
             rows = rows_of(connection, held)
-            left = erased(job, [placed.row for placed in rows], Head(held.sequence, held.chain))
+            left = erased(job, [placed.row for placed in rows])
             self._replace(connection, held, rows, left)
             now_ms = self._database.now_ms()
             connection.execute(update(jobs).where(jobs.c.id == held.id).values(erased_ms=now_ms))

@@ -228,7 +228,7 @@ class MemoryStore:
             held = self._ended(job)
             if held.erased_ms is not None:
                 return False
-            held.stand(erased(job, held.log, held.head))
+            held.stand(erased(job, held.log))
             held.snapshot = None
             held.erased_ms = self._clock()
         return True

@@ -67,12 +67,6 @@ def _filters(size: int) -> list[dict[str, int]]:
     return [_FILTERS[0] | {"dict_size": min(max(size, _WINDOW_MIN), _WINDOW_MAX)}]
 
 
-def whole_erased(head: Head, fence: int, payload_digest: bytes) -> Stored:
-    """The row that stands for a whole log whose content is erased."""
-    row = Stored(1, head.sequence, fence, b"", head.chain, ERASED + payload_digest)
-    return row._replace(key=key_of(row))
-
-
 def key_of(row: Stored) -> bytes:
     """The key that a sealed row must have. Errors: struct.error for numbers that no row has."""
     first, last, fence, _, chain, payload = row

@@ -1,4 +1,4 @@
-"""Jobs, their logs, refused appends, and the inbox.
+"""Jobs, their logs and snapshots, refused appends, and the inbox.
 
 Revision 0001, the first.
 """
@@ -15,6 +15,12 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # what numbers th
 
 
 def upgrade() -> None:
+    jobs()
+    logs()
+    commands()
+
+
+def jobs() -> None:
     op.create_table(
         "jobs",
         sa.Column("id", NUMBER, nullable=False),
@@ -33,6 +39,14 @@ def upgrade() -> None:
         sa.Column("fence", sa.BigInteger(), nullable=False),
         sa.Column("owner", sa.Text()),
         sa.Column("lease_until_ms", sa.BigInteger()),
+        sa.Column("stalled", sa.BigInteger(), nullable=False, server_default="0"),
+        sa.Column("claimed_output", sa.BigInteger()),
+        sa.Column("claimed_sequence", sa.BigInteger()),
+        sa.Column("claim_after_ms", sa.BigInteger()),
+        sa.Column("ended_ms", sa.BigInteger()),
+        sa.Column("retain_ms", sa.BigInteger()),
+        sa.Column("sealed_ms", sa.BigInteger()),
+        sa.Column("erased_ms", sa.BigInteger()),
         sa.CheckConstraint("(finish IS NULL) = (status NOT IN ('CLOSED', 'FAILED'))", name=op.f("ck_jobs_finish")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
         sa.UniqueConstraint("job", name=op.f("uq_jobs_job")),
@@ -40,6 +54,13 @@ def upgrade() -> None:
     )
     live = sa.text("finish IS NULL")
     op.create_index("ix_jobs_live", "jobs", ["id"], sqlite_where=live, postgresql_where=live)
+    owned = sa.text("finish IS NULL AND owner IS NOT NULL")
+    op.create_index("ix_jobs_owned", "jobs", ["owner"], sqlite_where=owned, postgresql_where=owned)
+    suspect = sa.text("finish IS NULL AND stalled > 0")
+    op.create_index("ix_jobs_suspects", "jobs", ["id"], sqlite_where=suspect, postgresql_where=suspect)
+
+
+def logs() -> None:
     op.create_table(
         "appends",
         sa.Column("id", NUMBER, nullable=False),
@@ -66,6 +87,23 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_refusals_job_id_jobs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_refusals")),
     )
+    op.create_table(
+        "snapshots",
+        sa.Column("id", NUMBER, nullable=False),
+        sa.Column("job_id", NUMBER, nullable=False),
+        sa.Column("sequence", sa.BigInteger(), nullable=False),
+        sa.Column("chain", sa.LargeBinary(), nullable=False),
+        sa.Column("output", sa.BigInteger(), nullable=False),
+        sa.Column("ids", sa.LargeBinary(), nullable=False),
+        sa.Column("link", sa.LargeBinary(), nullable=False),
+        sa.Column("state", sa.LargeBinary()),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_snapshots_job_id_jobs")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_snapshots")),
+    )
+    op.create_index("ix_snapshots_job_id", "snapshots", ["job_id", "sequence"], unique=True)
+
+
+def commands() -> None:
     op.create_table(
         "inbox",
         sa.Column("id", NUMBER, nullable=False),

@@ -26,6 +26,7 @@ from decodelog.fsm.transition import (
     CompleteCall,
     IssueDecision,
     Proposal,
+    RebuildLanes,
     StartAttempt,
     one_by_one,
     transitions,
@@ -175,6 +176,11 @@ class Live:
     def attempt(self, fence: int = 1) -> None:
         self.fence = fence
         self.do(StartAttempt(fence, f"worker-{fence}", (("framework", "torch"),)))
+
+    def rebuild(self, scores: bytes = b"", form: str = "prefill") -> None:
+        """The lanes are back, all their rows from one call."""
+        processed = self.state.frontier.processed
+        self.do(RebuildLanes(form, processed, processed, scores))
 
     def turn(self, token: int, piece: bytes | None = None, hidden: bool = False) -> Proposal:
         """One token: the call where it is due, the decision and the commit, in one append."""

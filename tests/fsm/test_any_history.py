@@ -34,7 +34,7 @@ from decodelog.fsm.transition import (
 
 ONE_OF_EACH: dict[Trigger, Command] = {
     Trigger.ATTEMPT_STARTED: StartAttempt(10**6, "worker"),
-    Trigger.LANES_REBUILT: RebuildLanes("prefill", 0),
+    Trigger.LANES_REBUILT: RebuildLanes("prefill", 0, 0),
     Trigger.CALL_COMPLETED: CompleteCall(1, 4, b"s" * 32),
     Trigger.CALL_FAILED: FailCall("call_failed"),
     Trigger.PROMPT_RECORDED: RecordPrompt(()),
@@ -95,7 +95,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.live.attempt(self.state.tenure.fence + skipped)
         if self.takes(Trigger.LANES_REBUILT) and not due_reasons(self.state):
             scores = scores_of(self.state) if self.state.status is Status.PREFILLED else b""
-            self.live.do(RebuildLanes("prefill", self.state.frontier.processed, scores))
+            self.live.rebuild(scores)
 
     @precondition(lambda self: self.takes(Trigger.CALL_FAILED) and not due_reasons(self.state))
     @rule()

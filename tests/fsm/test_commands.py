@@ -18,7 +18,6 @@ from decodelog.fsm.transition import (
     FailCall,
     FailRequest,
     IssueDecision,
-    RebuildLanes,
     transition,
     transitions,
 )
@@ -117,7 +116,7 @@ def test_only_a_call_that_succeeds_refills_the_budget() -> None:
         live.do(FailCall("call_failed"))
         live.attempt(step + 2)
         if step:
-            live.do(RebuildLanes("prefill", live.state.frontier.processed))
+            live.rebuild()
         assert live.state.tenure.failures == 2
         live.do(call(live.state))
         assert live.state.tenure.failures == 0

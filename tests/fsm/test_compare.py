@@ -17,7 +17,6 @@ from decodelog.fsm.transition import (
     CompleteCall,
     FailCall,
     IssueDecision,
-    RebuildLanes,
     RecordPrompt,
 )
 
@@ -57,7 +56,7 @@ def test_a_run_is_the_same_as_itself_whatever_came_between_its_steps() -> None:
     eventful.do(FailCall("call_failed", "a fault"))
     eventful.turn(50)
     eventful.attempt(3)
-    eventful.do(RebuildLanes("prefill", eventful.state.frontier.processed))
+    eventful.rebuild()
     for step in (1, 2, 3):
         eventful.turn(50 + step)
     assert verdict(live(), live()) is verdict(live(retry_budget=3), eventful) is None
@@ -113,12 +112,12 @@ def restless(at: Live, what: str) -> Live:
             case "failure":
                 at.do(FailCall("call_failed", "a fault"))
             case "rebuild" if at.state.frontier.processed:
-                at.do(RebuildLanes("prefill", at.state.frontier.processed))
+                at.rebuild()
             case "call":
                 at.do(call(at.state))
             case "again":
                 at.attempt(at.fence + 1)
-                at.do(RebuildLanes("prefill", at.state.frontier.processed, b"s" * 32))
+                at.rebuild(b"s" * 32)
             case "decision":
                 at.do(decision(60))
         if each == what:

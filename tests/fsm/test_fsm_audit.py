@@ -41,7 +41,7 @@ def example() -> Live:
     live.attempt()
     live.turn(50)
     live.attempt(2)
-    live.do(RebuildLanes("prefill", 3))
+    live.do(RebuildLanes("prefill", 3, 3))
     live.do(call(live.state))
     live.do(IssueDecision(selection(EOS), b""))
     live.do(CommitOutput())

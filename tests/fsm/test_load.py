@@ -23,7 +23,7 @@ from decodelog.fsm.ports import EMPTY_HEAD, Head, Record
 from decodelog.fsm.receipt import Receipt
 from decodelog.fsm.states import Status
 from decodelog.fsm.transcript import Transcript
-from decodelog.fsm.transition import CloseRequest, CommitOutput, FailCall, FailRequest, IssueDecision, RebuildLanes
+from decodelog.fsm.transition import CloseRequest, CommitOutput, FailCall, FailRequest, IssueDecision
 from decodelog.store.codec import encode, entries
 
 pytestmark = pytest.mark.contract("FSM-3", "FSM-4", "OUT-7")
@@ -71,7 +71,7 @@ def takeover(live: Live, choice: IssueDecision) -> None:
     live.attempt(live.state.tenure.fence + 1)
     if next_step(live.state) is not Step.CLOSE and live.state.status in (Status.PREFILLED, Status.PENDING):
         scores = scores_of(live.state) if live.state.status is Status.PREFILLED else b""
-        live.do(RebuildLanes("prefill", live.state.frontier.processed, scores))
+        live.rebuild(scores)
 
 
 def failed_call(live: Live, choice: IssueDecision) -> None:

@@ -14,7 +14,7 @@ from decodelog.fsm.fold import fold, fold_all
 from decodelog.fsm.next_step import Step, next_step
 from decodelog.fsm.states import Status
 from decodelog.fsm.transcript import Transcript
-from decodelog.fsm.transition import CommitOutput, IssueDecision, RebuildLanes
+from decodelog.fsm.transition import CommitOutput, IssueDecision
 
 pytestmark = pytest.mark.contract("FSM-4", "FSM-6", "RES-4")
 
@@ -61,7 +61,7 @@ def test_crashes_after_any_events_change_no_token_no_text_no_receipt_and_no_end(
         live.attempt(live.state.tenure.fence + 1)
         if next_step(live.state) is not Step.CLOSE and live.state.status in (Status.PREFILLED, Status.PENDING):
             row = scores_of(live.state) if live.state.status is Status.PREFILLED else b""
-            live.do(RebuildLanes("reexecute", live.state.frontier.processed, row))
+            live.rebuild(row, "reexecute")
         crank(live, lambda step: decided(pieces, step))
     crank(live, lambda step: decided(pieces, step))
     assert facts(live) == facts(whole)

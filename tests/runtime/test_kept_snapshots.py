@@ -216,7 +216,7 @@ def test_the_append_that_ends_a_job_removes_its_snapshots_and_no_late_one_is_kep
 @pytest.mark.contract("LOG-9")
 @pytest.mark.parametrize("end", [seal, erase])
 def test_a_log_that_is_sealed_or_erased_leaves_no_snapshot(database, end):
-    """A database of an earlier release may still have some of a job that has ended."""
+    """A snapshot that is there all the same, as in a database that was edited."""
     job = begun(database)
     with database._database.transaction() as connection:
         kept = [dict(row) for row in connection.execute(select(snapshots)).mappings()]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from cranks import admit, assert_audited, engine, finish, result, run, turn
 
-from decodelog.fsm import fold, ordinary, transition
 from decodelog.fsm.emission import plain
 from decodelog.fsm.errors import BrokenInvariant
 from decodelog.fsm.events import OutputCommitted
@@ -18,7 +17,6 @@ from decodelog.fsm.load import load
 from decodelog.fsm.transcript import Transcript
 from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel
-from decodelog.service.audit import audit
 from decodelog.service.explain import decision_of, explained
 from decodelog.service.explain_text import told
 from decodelog.service.reading import emissions_of
@@ -243,25 +241,7 @@ def test_a_structure_ends_before_the_stop_id_that_ends_it(memory, include, text,
     assert_audited(memory)
 
 
-# ---- logs of earlier releases, and every other way to read one --------------------------------------------------
-
-
-@pytest.mark.contract("LOG-5", "FSM-4")
-@pytest.mark.parametrize("alignment", ALIGNMENTS)
-def test_a_log_whose_commits_name_no_stop_shows_what_it_always_did_and_names_it(memory, monkeypatch, alignment):
-    """As earlier releases wrote it: the text of the id stays."""
-    of = writing("ab", END)
-    with monkeypatch.context() as earlier:
-        now = fold.committed
-        earlier.setattr(transition, "committed", lambda state: now(state, unnamed=True)._replace(matched_stop=None))
-        earlier.setattr(ordinary, "step", lambda *given: None)
-        job = admit(memory, of, alignment=alignment, stop_token_ids=[END])
-        finish(engine(memory, of, job))
-    assert committed(memory, job) == [None, None, None]
-    done = result(memory, job)
-    assert (done["text"], done["matched_stop"], done["finish_reason"]) == ("abEND", END, "stop_token")
-    report = audit(memory)
-    assert report.ok, report.faults
+# ---- every other way to read a log -----------------------------------------------------------------------------
 
 
 @pytest.mark.contract("RES-2", "RES-4")

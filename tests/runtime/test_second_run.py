@@ -222,13 +222,13 @@ def failing(*_: object) -> None:
     raise RuntimeError("no memory")
 
 
-def test_a_log_of_an_earlier_release_is_read_by_the_forms_that_it_has() -> None:
+def test_a_rebuild_counts_where_it_brings_rows_of_other_calls() -> None:
     digest, called = b"s" * 32, [CallCompleted(5, 5, b"s" * 32), CallCompleted(1, 6, b"s" * 32)]
     assert rebuilds(called) == []
-    assert rebuilds([*called, LanesRebuilt("reexecute", 6, b"")]) == []
-    assert rebuilds([*called, LanesRebuilt("tensors", 0, b"")]) == []
-    assert rebuilds([*called, LanesRebuilt("prefill", 6, b"")]) == [Rebuild(6, False, 6)]
-    assert rebuilds([*called, LanesRebuilt("prefill", 6, digest), LanesRebuilt("tensors", 1, digest)]) == [
+    assert rebuilds([*called, LanesRebuilt("reexecute", 6, 5, b"")]) == []
+    assert rebuilds([*called, LanesRebuilt("tensors", 0, 5, b"")]) == []
+    assert rebuilds([*called, LanesRebuilt("prefill", 6, 6, b"")]) == [Rebuild(6, False, 6)]
+    assert rebuilds([*called, LanesRebuilt("prefill", 6, 6, digest), LanesRebuilt("tensors", 1, 6, digest)]) == [
         Rebuild(6, True, 6)
     ]
 

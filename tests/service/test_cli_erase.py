@@ -17,7 +17,7 @@ from decodelog.fsm.spec import binding_of
 from decodelog.runtime.segment_files import folder_of
 from decodelog.service.audit import verify
 from decodelog.service.database import opened
-from decodelog.store import chain, offer, scrub
+from decodelog.store import scrub
 from decodelog.store.bundle import Bundle
 from decodelog.store.database import BUSY_TIMEOUT_MS
 
@@ -159,28 +159,6 @@ def test_a_familys_name_erases_all_of_it_and_kept_caches_go_too(model: Path, sql
     assert [row.erased_ms is not None for row in jobs(sqlite_url)] == [True, True, False]
     assert [folder.exists() for folder in folders] == [False, False, True]
     assert jobs(sqlite_url)[-1].job == other
-
-
-@pytest.mark.contract("LOG-3", "LOG-5")
-def test_a_log_of_the_older_digests_is_erased_as_a_whole(
-    model: Path, database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with monkeypatch.context() as before:
-        before.setattr(offer.chain, "digest", chain.digest_older)
-        job = run(model, database_url)
-    (row,) = jobs(database_url)
-    assert decodelog("audit", db=database_url).code == 0
-    assert decodelog("show", job, "--json", db=database_url).json["text"] == TEXT
-    assert decodelog("export", job, "--redact", "--out", tmp_path / "redacted", db=database_url).code == 0
-    assert verify(tmp_path / "redacted").ok
-    assert decodelog("erase", job, db=database_url).code == 0
-    audited = decodelog("audit", "--json", db=database_url)
-    assert (audited.json["ok"], audited.json["erased"]) == (True, 1)
-    assert jobs(database_url)[0].head == row.head
-    with opened(database_url) as store:
-        assert [(each.first, each.last, each.chain) for log in store.logs(job) for each in log.rows] == [
-            (1, row.head.sequence, row.head.chain)
-        ]
 
 
 @pytest.mark.contract("LOG-3")

@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from decodelog.fsm.events import CallCompleted, DecisionMade, Event, OutputCommitted, RequestAdmitted, RequestClosed
+from decodelog.fsm.events import (
+    STATE_BYTES,
+    CallCompleted,
+    DecisionMade,
+    Event,
+    OutputCommitted,
+    RequestAdmitted,
+    RequestClosed,
+)
 from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Append, Head
 from decodelog.fsm.receipt import Receipt, Selection
@@ -30,7 +38,7 @@ def step_events(job: str, step: int, text: str = "", drawn: bool = False) -> tup
     selection = Selection(step % 256, 1, -1 / 3, -0.1, 0.7, *draw)
     receipt = Receipt(step, 0, selection, f" {step}{text}".encode(), False, key)
     call = CallCompleted(1, 5 + step, digest("scores", job, step))
-    return key, (call, DecisionMade(receipt), OutputCommitted(step + 1, digest("state", job, step, text)))
+    return key, (call, DecisionMade(receipt), OutputCommitted(step + 1, digest("state", job, step, text)[:STATE_BYTES]))
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,12 @@ from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.prompt import PromptToken
 from decodelog.fsm.receipt import Alternative, Receipt, Selection
 from decodelog.store import codec
-from decodelog.store.codec import STEP, STEP_WIRE, WHOLE_STEP, WIRE, decode, encode, entries
+from decodelog.store.codec import STEP, STEP_WIRE, WIRE, decode, encode, entries
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "events"
 KEY = bytes(range(32))
 
-# ---- golden bytes: files are added, never edited ----
+# ---- golden bytes: from 0.1.0 on, files are added and never edited ----
 
 SCORES, STATE, OTHER = digest("scores"), digest("state"), digest("other receipt")
 GREEDY = Selection(4567, 1, -1.25, -0.1, 0.7)
@@ -63,8 +63,7 @@ def receipt(selection, receipt_id=KEY, hidden=False, structure=None):
     return Receipt(1234, 0, selection, PIECE, hidden, receipt_id, structure)
 
 
-CALL, OUTPUT = CallCompleted(1, 1300, SCORES), OutputCommitted(1235, STATE)
-PROVEN = OutputCommitted(1235, STATE[:STATE_BYTES])
+CALL, OUTPUT = CallCompleted(1, 1300, SCORES), OutputCommitted(1235, STATE[:STATE_BYTES])
 
 EXAMPLES = {
     "request.admitted.1": (RequestAdmitted("job-1", b'{"schema":"numinens.request.v1"}'),),
@@ -73,10 +72,8 @@ EXAMPLES = {
     ),
     "attempt.started.1": (AttemptStarted(3, "worker-1", (("device", "cpu"), ("torch", "2.13.0"))),),
     "attempt.started.1-bare": (AttemptStarted(1, "worker-1", ()),),
-    "lanes.rebuilt.1": (LanesRebuilt("prefill", 1300, SCORES),),
-    "lanes.rebuilt.1-pending": (LanesRebuilt("reexecute", 2**40, b""),),
-    "lanes.rebuilt.2": (LanesRebuilt("tensors", 3, SCORES, 1300),),
-    "lanes.rebuilt.2-pending": (LanesRebuilt("reexecute", 1300, b"", 2**40),),
+    "lanes.rebuilt.1": (LanesRebuilt("tensors", 3, 1300, SCORES),),
+    "lanes.rebuilt.1-pending": (LanesRebuilt("reexecute", 2**40, 1300, b""),),
     "call.completed.1": (CALL,),
     "call.failed.1": (CallFailed("numeric_fault", "row 3 holds a NaN"),),
     "decision.made.1-greedy": (DecisionMade(receipt(GREEDY)),),
@@ -85,9 +82,9 @@ EXAMPLES = {
     "decision.made.1-other-key": (DecisionMade(receipt(GREEDY, OTHER)),),
     "decision.made.1-structured": (DecisionMade(receipt(LISTED, OTHER, True, Standing.COMPLETE)),),
     "output.committed.1": (OUTPUT,),
-    "output.committed.2-string": (OutputCommitted(1235, STATE[:STATE_BYTES], "caf\u00e9\n"),),
-    "output.committed.2-token": (OutputCommitted(1235, STATE[:STATE_BYTES], 151645),),
-    "step.2-stopped": (
+    "output.committed.1-string": (OutputCommitted(1235, STATE[:STATE_BYTES], "caf\u00e9\n"),),
+    "output.committed.1-token": (OutputCommitted(1235, STATE[:STATE_BYTES], 151645),),
+    "step.1-stopped": (
         CALL,
         DecisionMade(receipt(GREEDY)),
         OutputCommitted(1235, STATE[:STATE_BYTES], 4567),
@@ -101,13 +98,10 @@ EXAMPLES = {
     "step.1-alternatives-with-bytes": (CALL, DecisionMade(receipt(PIECED)), OUTPUT),
     "step.1-alternatives": (CALL, DecisionMade(receipt(LISTED)), OUTPUT),
     "step.1-structured": (CALL, DecisionMade(receipt(GREEDY, structure=Standing.TERMINATED)), OUTPUT),
-    "step.2-greedy": (CALL, DecisionMade(receipt(GREEDY)), PROVEN),
-    "step.2-drawn": (CALL, DecisionMade(receipt(DRAWN)), PROVEN),
-    "step.2-alternatives": (CALL, DecisionMade(receipt(LISTED)), PROVEN),
-    "step.2-closed": (
+    "step.1-structured-end": (
         CALL,
         DecisionMade(receipt(GREEDY, structure=Standing.TERMINATED)),
-        PROVEN,
+        OUTPUT,
         RequestClosed(FinishReason.STRUCTURED_COMPLETE, (FinishReason.STRUCTURED_COMPLETE,)),
     ),
     "step.1-closed": (
@@ -132,7 +126,7 @@ def test_every_file_of_golden_bytes_is_tested_and_every_event_and_code_has_one()
     files = {path.stem: path.read_bytes() for path in GOLDEN.glob("*.bin")}
     assert set(files) == set(EXAMPLES)
     assert {type(event) for events in EXAMPLES.values() for event in events} == set(EVENTS.values())
-    assert {fields[0] for golden in files.values() for fields in unpackb(golden)} == {*WIRE, WHOLE_STEP, STEP}
+    assert {fields[0] for golden in files.values() for fields in unpackb(golden)} == {*WIRE, STEP}
 
 
 @pytest.mark.contract("LOG-5")
@@ -140,7 +134,7 @@ def test_every_event_has_one_wire_code_for_each_of_its_versions():
     assert {tag for tag, _ in WIRE.values()} == set(EVENTS)
     assert len(set(WIRE.values())) == len(WIRE)
     assert set(STEP_WIRE) <= set(WIRE.values())
-    assert all(code < 128 for code in (*WIRE, WHOLE_STEP, STEP)), "a code takes one byte"
+    assert all(code < 128 for code in (*WIRE, STEP)), "a code takes one byte"
 
 
 # ---- exactness ----
@@ -169,7 +163,7 @@ outputs = st.builds(OutputCommitted, counts, digests | st.binary())
 events = st.one_of(
     st.builds(RequestAdmitted, text, st.binary()),
     st.builds(AttemptStarted, counts, text, st.lists(st.tuples(text, text)).map(tuple)),
-    st.builds(LanesRebuilt, text, counts, st.binary(), counts),
+    st.builds(LanesRebuilt, text, counts, counts, st.binary()),
     calls,
     st.builds(CallFailed, text, text),
     st.builds(DecisionMade, receipts),
@@ -202,7 +196,7 @@ def test_a_step_written_as_one_is_the_same_three_events(step):
     payload = encode(step, KEY)
     assert decode(payload, KEY, "job-1", 1) == step
     held = entries(payload, KEY, "job-1", 1)
-    assert isinstance(held[0], TokenStep) is (unpackb(payload)[0][0] in (WHOLE_STEP, STEP))
+    assert isinstance(held[0], TokenStep) is (unpackb(payload)[0][0] == STEP)
     assert (expand(held), count(held)) == (step, len(step))
 
 
@@ -223,8 +217,8 @@ def test_floats_come_back_bit_for_bit(bits, drawn):
 def test_a_step_is_small():
     """A greedy and a drawn token; what their rows add is measured by the benchmarks."""
     sizes = [len(encode(step_events("job-1", 1234, drawn=drawn)[1], step_events("job-1", 1234)[0])) for drawn in (0, 1)]
-    assert sizes[0] <= 115
-    assert sizes[1] <= 140
+    assert sizes[0] <= 91
+    assert sizes[1] <= 116
 
 
 # ---- what was never written ----
@@ -273,12 +267,11 @@ def test_any_bytes_decode_or_are_a_typed_error(payload):
 @pytest.mark.contract("LOG-5")
 @given(
     st.lists(st.none() | counts | floats | text | st.binary(), min_size=8, max_size=8),
-    st.sampled_from([(WHOLE_STEP, 88), (WHOLE_STEP, 112), (STEP, 64), (STEP, 88)]),
+    st.sampled_from([64, 88]),
 )
-def test_a_step_of_any_values_expands_or_is_a_typed_error(values, packed):
-    code, size = packed
+def test_a_step_of_any_values_expands_or_is_a_typed_error(values, size):
     with suppress(CorruptRecord):
-        expand(entries(packb([[code, *values, bytes(size)]]), KEY, "job-1", 1))
+        expand(entries(packb([[STEP, *values, bytes(size)]]), KEY, "job-1", 1))
 
 
 # ---- old versions ----
@@ -290,8 +283,8 @@ def test_an_old_version_is_brought_to_the_newest_one_version_at_a_time(monkeypat
     build = codec._NEWEST["output.committed"][1]
     monkeypatch.setitem(codec._NEWEST, "output.committed", (3, build))
     monkeypatch.setitem(codec.UPCASTS, ("output.committed", 1), lambda fields: (*fields, STATE))
-    monkeypatch.setitem(codec.UPCASTS, ("output.committed", 2), lambda fields: (fields[0] + 1, *fields[1:], None))
+    monkeypatch.setitem(codec.UPCASTS, ("output.committed", 2), lambda fields: (fields[0] + 1, *fields[1:]))
     read = [codec.reader("output.committed", version) for version in (1, 2, 3)]
     assert read[0]((7, 4), KEY) == OutputCommitted(5, STATE)
     assert read[1]((7, 4, SCORES), KEY) == OutputCommitted(5, SCORES)
-    assert read[2]((7, 4, SCORES, None), KEY) == OutputCommitted(4, SCORES)
+    assert read[2]((7, 4, SCORES), KEY) == OutputCommitted(4, SCORES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from alembic import command
@@ -16,12 +15,7 @@ from sqlalchemy import inspect, text
 from steps import admit, write
 
 from decodelog.fsm.errors import SchemaMissing, SchemaNewer, SchemaOutdated
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.transition import CloseRequest, StartAttempt
-from decodelog.runtime.job import Job
-from decodelog.service.audit import audit
 from decodelog.store import schema
-from decodelog.store.bundle import Bundle
 from decodelog.store.database import connected
 from decodelog.store.engine import open_store
 from decodelog.store.tables import metadata
@@ -162,93 +156,3 @@ def test_opening_a_store_loads_no_migrations(sqlite_url):
     )
     done = subprocess.run([sys.executable, "-c", code, sqlite_url], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-@pytest.mark.contract("LOG-6", "LOG-9")
-def test_a_job_that_ended_before_its_end_was_written_down_counts_as_ended_at_the_upgrade(empty_url):
-    """And one in flight goes on."""
-    schema.upgrade(empty_url)
-    store = open_store(empty_url)
-    store.append([write(store, admit(store, "job-1"), 2).last_step()])
-    writer = write(store, admit(store, "job-2"), 2)
-    store.close()
-    for name in ("ended_ms", "retain_ms", "sealed_ms", "erased_ms"):
-        execute(empty_url, f"ALTER TABLE jobs DROP COLUMN {name}")
-    execute(empty_url, "DROP TABLE snapshots")
-    execute(empty_url, "DROP INDEX ix_jobs_owned")
-    execute(empty_url, "UPDATE alembic_version SET version_num = '0002'")
-    assert schema.upgrade(empty_url) == schema.HEAD
-    store = open_store(empty_url)
-    ended, live = store.rows()
-    assert ended.ended_ms is not None
-    assert ended.ended_ms >= ended.created_ms
-    assert (live.ended_ms, ended.retain_ms) == (None, None)
-    assert store.unsealed(0) == ["job-1"]
-    store.append([write(store, writer, 1).last_step()])
-    assert store.unsealed(0) == ["job-1", "job-2"]
-    store.close()
-
-
-@pytest.mark.contract("LOG-6", "LOG-3")
-def test_a_restored_job_that_had_ended_has_the_fence_of_its_end_after_the_upgrade(empty_url):
-    """As earlier releases restored it: one above the file's."""
-    schema.upgrade(empty_url)
-    store = open_store(empty_url)
-    for name, ends in (("job-1", True), ("job-2", False)):
-        writer = admit(store, name)
-        store.append([writer.last_step() if ends else writer.step()])
-    store.close()
-    execute(empty_url, "UPDATE jobs SET fence = fence + 2")
-    execute(empty_url, "DROP INDEX ix_jobs_owned")
-    execute(empty_url, "UPDATE alembic_version SET version_num = '0004'")
-    assert schema.upgrade(empty_url) == schema.HEAD
-    store = open_store(empty_url)
-    assert [row.fence for row in store.rows()] == [0, 2]
-    store.close()
-
-
-def put_as_the_first_release_did(connection, log):
-    """A job's row and its appends, as schema 0001 holds them."""
-    row = log.row
-    made = {
-        "job": row.job, "identity": row.identity, "model": row.model, "created_ms": row.created_ms,
-        "prompt": row.prompt, "status": row.status.value, "finish": row.finish, "output": row.output,
-        "sequence": row.head.sequence, "chain": row.head.chain, "tail": 0, "fence": row.fence,
-    }  # fmt: skip
-    insert = "INSERT INTO {} ({}) VALUES ({}) RETURNING id"
-
-    def add(table, values):
-        sql = insert.format(table, ", ".join(values), ", ".join(f":{name}" for name in values))
-        return connection.execute(text(sql), values).scalar_one()
-
-    job_id, tail = add("jobs", made), None
-    for stored in log.rows:
-        tail = add("appends", {"job_id": job_id, "prev": tail} | stored._asdict())
-    connection.execute(text("UPDATE jobs SET tail = :tail WHERE id = :id"), {"tail": tail, "id": job_id})
-
-
-@pytest.mark.contract("LOG-6", "LOG-5", "LOG-3")
-def test_jobs_of_the_first_release_are_proven_and_go_on_after_the_upgrade(empty_url):
-    """Its logs have digests, steps and tables of an older form; what is appended has the newer one."""
-    bundle_of_then = Path(__file__).parents[1] / "golden" / "export" / "v1.dlog"
-    with connected(empty_url, create=True) as database, database.transaction() as connection:
-        config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", schema.scripts())
-        command.upgrade(config, "0001")
-        with bundle_of_then.open("rb") as file:
-            for log in Bundle(file).logs():
-                put_as_the_first_release_did(connection, log)
-    assert schema.current(empty_url) == "0001"
-    assert schema.upgrade(empty_url) == schema.HEAD
-    store = open_store(empty_url)
-    ended, waiting = store.rows()
-    assert audit(store).ok
-    (claim,) = store.claim("worker", 60_000, 5)
-    assert claim.job == waiting.job
-    job = Job.load(store, claim)
-    job.record(store, StartAttempt(claim.fence, "worker"))
-    job.record(store, CloseRequest(FinishReason.CANCELLED))
-    assert store.row(waiting.job).finish == "cancelled"
-    assert ended.ended_ms is not None
-    assert audit(store).ok
-    store.close()

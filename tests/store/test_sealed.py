@@ -47,7 +47,7 @@ def log() -> StoredLog:
 def test_a_small_log_is_compressed_with_a_small_window_to_the_same_row(
     log: StoredLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier releases wrote with a window of 64 MiB whatever the log was; both are read with that."""
+    """It is read with a window of 64 MiB, whatever the log is."""
     real, windows, sizes = lzma.compress, list[int](), list[int]()
 
     def compress(body: bytes, form: int, *, filters: list[dict[str, int]]) -> bytes:
@@ -163,7 +163,7 @@ def test_the_first_and_the_last_two_of_a_run_are_whole_and_the_same_log_gives_th
 def test_every_changed_byte_of_a_sealed_row_is_found_by_reading_and_named_by_the_audit(log, gone):
     row = seal(log)
     if gone:
-        (row,) = erased("job-1", [row], log.head)
+        (row,) = erased("job-1", [row])
         assert row.payload[:2] == ERASED
     assert faults(log, [row]) == []
     for _, damaged in flips(row):
@@ -175,11 +175,11 @@ def test_every_changed_byte_of_a_sealed_row_is_found_by_reading_and_named_by_the
 
 @pytest.mark.contract("LOG-3")
 def test_every_changed_byte_of_an_erased_log_is_found(log):
-    rows = erased("job-1", log.rows, log.head)
+    rows = erased("job-1", log.rows)
     assert all(row.erased and not row.key and len(row.payload) == 32 for row in rows)
     assert [row[:3] + row[4:5] for row in rows] == [row[:3] + row[4:5] for row in log.rows]
     assert faults(log, rows) == []
-    assert erased("job-1", rows, log.head) == rows
+    assert erased("job-1", rows) == rows
     for index, row in enumerate(rows):
         for name, damaged in flips(row):
             if name != "fence":  # no digest covers it, in no log; here the events that would tell are gone
@@ -194,13 +194,13 @@ def test_every_changed_byte_of_an_erased_log_is_found(log):
 @pytest.mark.parametrize("value", ["x" * 32, 7, None, 0.5], ids=repr)
 def test_a_row_with_a_value_of_another_type_is_erased_and_still_named(log, column, value):
     damaged = log.rows[2]._replace(**{column: value})
-    rows = erased("job-1", [*log.rows[:2], damaged, *log.rows[3:]], log.head)
+    rows = erased("job-1", [*log.rows[:2], damaged, *log.rows[3:]])
     assert (rows[2].key, len(rows[2].payload)) == (b"", 32)
     assert faults(log, rows)
 
 
 def test_an_erased_row_whose_digest_begins_like_a_sealed_one_is_none(log):
-    row = erased("job-1", log.rows, log.head)[2]
+    row = erased("job-1", log.rows)[2]
     assert not row._replace(payload=MARK + row.payload[1:]).sealed
     assert not row._replace(payload=ERASED + row.payload[2:]).sealed
 

@@ -12,9 +12,9 @@ from jobs import admit, engine_of, run_out, seconds
 from measuring import Figures, median_ratio, medians, take_turns
 from scripted import one_thread, scripted_model
 
-from decodelog.fsm.load import load
 from decodelog.fsm.ports import Store
-from decodelog.fsm.transcript import Transcript
+from decodelog.fsm.reading.load import load
+from decodelog.fsm.reading.transcript import Transcript
 
 TOKENS = 2000
 LOADS = 3
@@ -25,7 +25,7 @@ def folding(rounds: int, note: Callable[[str], None]) -> Figures:
 
     Our side reads the appends, verifies the hash chain over every one, decodes them, and builds state and transcript
     with every token's text and log-probabilities. As the job is one run of steps, its first and its last are folded
-    with receipt and digest, and of those between the counts are checked (see `decodelog.fsm.load`).
+    with receipt and digest, and of those between the counts are checked (see `decodelog.fsm.reading.load`).
     `read_us` also makes the items of a stream of it, which a reader asks for. `audit_fold_us` is the same as `fold_us`
     with every event folded: each receipt is issued and each state digested again.
     Theirs is `repository.get`: read, decode, apply.

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from decodelog.fsm.draft import Draft
 from decodelog.fsm.ports import Store
+from decodelog.fsm.request.draft import Draft
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job
 from decodelog.runtime.model import Model

@@ -5,7 +5,7 @@
 Each trial lays out one to three jobs of SmolLM2-135M in a new database (SQLite; a part on a PostgreSQL server of its
 own), kills or stops what works on them, with and without kept caches, and has others go on until the jobs have ended:
 
-    worker     SIGKILL as it claims, prefills, decodes or appends: at a point of `fsm.points`, or at any time after one
+    worker     SIGKILL as it claims, prefills, decodes or appends: at a failpoint, or at any time after one
     pause      SIGSTOP until another worker has taken its jobs over, then SIGCONT: it may append nothing more
     server     SIGQUIT of PostgreSQL or one of its processes while a worker uses it, and another start
     sealer, submitter, reader     SIGKILL while it seals, submits under a key, or follows a stream

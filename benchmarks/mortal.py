@@ -12,12 +12,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from decodelog.fsm.draft import draft_from
-from decodelog.fsm.emission import Emission
 from decodelog.fsm.errors import LostTenure, Problem
-from decodelog.fsm.points import Reached, unheard
-from decodelog.fsm.seal import seal
-from decodelog.fsm.state import State
+from decodelog.fsm.failpoints import Reached, unheard
+from decodelog.fsm.machine.state import State
+from decodelog.fsm.reading.emission import Emission
+from decodelog.fsm.request.draft import draft_from
+from decodelog.fsm.request.seal import seal
 from decodelog.runtime.model import Model
 from decodelog.runtime.worker import Pace
 from decodelog.service.compose import new_worker

@@ -10,8 +10,8 @@ from databases import folder, sqlite_url, store_at
 from jobs import LEASE_MS
 from measuring import Figures, median_ratio, medians, take_turns
 
-from decodelog.fsm.draft import Draft
 from decodelog.fsm.ports import Store
+from decodelog.fsm.request.draft import Draft
 from decodelog.runtime.artifacts import find_model
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job

@@ -8,9 +8,9 @@ from jobs import seconds
 from measuring import Figures, medians, take_turns
 from scripted import scripted_model
 
-from decodelog.fsm.draft import Draft
-from decodelog.fsm.envelope import Envelope, admit
-from decodelog.fsm.seal import seal
+from decodelog.fsm.request.draft import Draft
+from decodelog.fsm.request.envelope import Envelope, admit
+from decodelog.fsm.request.seal import seal
 
 TOKENS = 4096
 REPEATS = 10

@@ -17,10 +17,10 @@ from measuring import Figures, median_ratio, medians, take_turns
 from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging
 
-from decodelog.fsm.draft import Draft
-from decodelog.fsm.emission import Emission
+from decodelog.fsm.machine.state import State
 from decodelog.fsm.ports import Store
-from decodelog.fsm.state import State
+from decodelog.fsm.reading.emission import Emission
+from decodelog.fsm.request.draft import Draft
 from decodelog.runtime.artifacts import find_model
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.worker import Pace

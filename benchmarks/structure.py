@@ -11,8 +11,8 @@ import numpy as np
 from measuring import Figures
 from stream import MODEL
 
-from decodelog.fsm.canonical import ordered_json
-from decodelog.fsm.transforms import Grammar
+from decodelog.fsm.request.canonical import ordered_json
+from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.policy.grammar import Parser, grammars_of
 from decodelog.service.models import Models, home
 

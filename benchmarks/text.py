@@ -9,10 +9,10 @@ from copy import deepcopy
 from jobs import seconds
 from measuring import Figures, medians, take_turns
 
-from decodelog.fsm.emission import Emitter, Moment
+from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.output.horizon import START, Horizon, advance
 from decodelog.fsm.output.stop_matcher import StopMatcher, compile_stops
-from decodelog.fsm.receipt import Selection
+from decodelog.fsm.reading.emission import Emitter, Moment
 from decodelog.runtime.artifacts import find_model
 from decodelog.runtime.tokenizer import load_text
 from decodelog.service.models import home

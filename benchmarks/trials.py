@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from mortal import LEASE_MS, SCENES, Load, Scene, noted, reading, sealing, store_of
 
-from decodelog.fsm.events import LanesRebuilt
 from decodelog.fsm.limits import TENURES_STALLED_MAX
-from decodelog.fsm.rebuilds import rebuilds
-from decodelog.fsm.states import Status
+from decodelog.fsm.machine.events import LanesRebuilt
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.reading.rebuilds import rebuilds
 from decodelog.service.compare import reexecution_faults
 from decodelog.service.reading import transcript_of
 from decodelog.service.torture.child import Body, Ended, Place, Running, start

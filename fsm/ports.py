@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from .events import Entry, Event, expand
-from .states import Status
+from .machine.events import Entry, Event, expand
+from .machine.states import Status
 
 if TYPE_CHECKING:
-    from .snapshot import Keep, Snapshot
+    from .reading.snapshot import Keep, Snapshot
 
 
 class Head(NamedTuple):

@@ -22,7 +22,6 @@ from typing import Any
 
 from filelock import FileLock
 
-from ..fsm.artifact import ArtifactFacts
 from ..fsm.errors import (
     BrokenArtifact,
     ContradictoryModel,
@@ -32,6 +31,7 @@ from ..fsm.errors import (
     UnsupportedModel,
     UnwritableModels,
 )
+from ..fsm.request.artifact import ArtifactFacts
 from .chat import ChatTemplate, turn_end
 from .gguf import convert_gguf
 from .models.config import parse_config

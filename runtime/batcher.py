@@ -12,10 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from ..fsm.errors import ForeignLane, NoFreeSlot, NonFiniteScores, Problem
-from ..fsm.next_step import owes_prompt
-from ..fsm.points import Reached, unheard
+from ..fsm.failpoints import Reached, unheard
+from ..fsm.machine.next_step import owes_prompt
+from ..fsm.machine.transition import Command, CompleteCall, FailCall, FailRequest, RebuildLanes, RecordPrompt
 from ..fsm.ports import Outcome
-from ..fsm.transition import Command, CompleteCall, FailCall, FailRequest, RebuildLanes, RecordPrompt
 from .faults import is_fault, told
 from .job import Job
 from .model import Caller, Model

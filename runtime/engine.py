@@ -7,12 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from sys import maxsize as BOUNDLESS
 
 from ..fsm.errors import BrokenInvariant, GrammarTooCostly, LostTenure, NonFiniteScores, Problem
-from ..fsm.finish import FinishReason
-from ..fsm.next_step import Step, due_reasons, next_step, owes_prompt, owes_repair
-from ..fsm.points import Reached, unheard
-from ..fsm.ports import Log
-from ..fsm.receipt import Selection
-from ..fsm.transition import (
+from ..fsm.evidence.receipt import Selection
+from ..fsm.failpoints import Reached, unheard
+from ..fsm.machine.next_step import Step, due_reasons, next_step, owes_prompt, owes_repair
+from ..fsm.machine.transition import (
     CloseRequest,
     Command,
     CommitOutput,
@@ -22,6 +20,8 @@ from ..fsm.transition import (
     RecordPrompt,
     StartAttempt,
 )
+from ..fsm.ports import Log
+from ..fsm.request.finish import FinishReason
 from .batcher import Batcher, Called, numeric_fault
 from .faults import Raised, fault_of, told
 from .host import THREADS, Host

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from ..fsm.errors import BrokenInvariant, Defect, LostTenure, Problem
-from ..fsm.events import DecisionMade, Event, OutputCommitted, TokenStep, expand
-from ..fsm.load import load
+from ..fsm.machine.events import DecisionMade, Event, OutputCommitted, TokenStep, expand
+from ..fsm.machine.state import State
+from ..fsm.machine.transition import Command, FailRequest, Proposal, StartAttempt, transitions
 from ..fsm.ports import EMPTY_HEAD, Append, AppendResult, Claim, Head, Log, Outcome
-from ..fsm.state import State
-from ..fsm.transcript import Transcript
-from ..fsm.transition import Command, FailRequest, Proposal, StartAttempt, transitions
+from ..fsm.reading.load import load
+from ..fsm.reading.transcript import Transcript
 from .faults import told
 from .policy.grammar import Parser
 from .policy.history import History

@@ -17,8 +17,8 @@ from safetensors.torch import load
 from torch import Tensor
 
 from ..fsm.errors import BrokenSnapshot, CallFailed
-from ..fsm.spec import Spec
-from ..fsm.transition import RebuildLanes
+from ..fsm.machine.spec import Spec
+from ..fsm.machine.transition import RebuildLanes
 from . import private
 from .batcher import Batcher
 from .job import Job

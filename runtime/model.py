@@ -7,9 +7,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ..fsm.admission import RuntimeFacts
-from ..fsm.artifact import ArtifactFacts
-from ..fsm.seal import TextPort
+from ..fsm.request.admission import RuntimeFacts
+from ..fsm.request.artifact import ArtifactFacts
+from ..fsm.request.seal import TextPort
 from .session import Decode, Lane, Prefill, Ticket
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..fsm.admission import RuntimeFacts
+from ..fsm.request.admission import RuntimeFacts
 from .artifacts import load_facts
 from .models.decoder import Decoder, load_decoder
 from .models.facts import runtime_facts

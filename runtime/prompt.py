@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..fsm.errors import BrokenInvariant, NonFiniteScores
-from ..fsm.prompt import PromptToken
-from ..fsm.receipt import Alternative
+from ..fsm.evidence.prompt_record import PromptToken
+from ..fsm.evidence.receipt import Alternative
 from .model import Text
 from .policy.scores import Logits, VocabularyAxis
 from .policy.select import summarise

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from ..fsm.rng import unit_draws
+from ..fsm.evidence.rng import unit_draws
 from .batcher import Called
 from .faults import Raised, is_fault
 from .job import Job

@@ -125,7 +125,7 @@ class TextInterface:
     def encode_chat(
         self, messages: Sequence[Mapping[str, str]], *, now_ms: int | None = None, literal: bool = True
     ) -> list[int]:
-        """Token ids of a chat as a prompt: see `fsm.seal.TextPort`.
+        """Token ids of a chat as a prompt: see `fsm.request.seal.TextPort`.
 
         Control tokens are the special ones, and those that the template itself writes.
         Errors: NoChatTemplate, TemplateFailed, TextNotEncodable.

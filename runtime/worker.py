@@ -10,10 +10,10 @@ from hashlib import sha256
 from typing import Any
 
 from ..fsm.errors import JobFault, LostTenure, NoFreeSlot, PoisonJob, Problem, Transient
-from ..fsm.finish import FinishReason
+from ..fsm.failpoints import Reached, unheard
 from ..fsm.limits import TENURES_STALLED_MAX
-from ..fsm.points import Reached, unheard
 from ..fsm.ports import CANCEL, Caution, Claim, Clock, Store
+from ..fsm.request.finish import FinishReason
 from .engine import Engine
 from .faults import fault_of
 from .host import THREADS, Host
@@ -40,7 +40,7 @@ class Worker:
     load    finds and loads the model that a job names, on a thread; called once a name, and again where it has failed
     segments    keeps the caches of the jobs in hand on disk, where given; `run` closes it
     dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
-    at      told the points of `fsm.points` that are the runtime's
+    at      told the points of `fsm.failpoints` that are the runtime's
     told    hears that the database is waited for, and that it is back
     host    where its threads run, and their time
     """

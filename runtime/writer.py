@@ -7,13 +7,13 @@ from contextlib import suppress
 from queue import Empty
 from typing import NamedTuple
 
-from ..fsm.emission import Emission
 from ..fsm.errors import BrokenInvariant, LostTenure, MisformedAppend, Problem, Transient
-from ..fsm.points import Reached, unheard
+from ..fsm.failpoints import Reached, unheard
+from ..fsm.machine.state import State
+from ..fsm.machine.transition import Proposal
 from ..fsm.ports import Append, Durable, Log
-from ..fsm.snapshot import Keep, Snapshot
-from ..fsm.state import State
-from ..fsm.transition import Proposal
+from ..fsm.reading.emission import Emission
+from ..fsm.reading.snapshot import Keep, Snapshot
 from .faults import fault_of
 from .host import THREADS, Host, Started
 from .job import Job

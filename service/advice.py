@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..fsm.errors import Problem
-from ..fsm.redaction import redacted
+from ..fsm.errors.redaction import redacted
 
 COMMANDS: Final = {
     "schema_missing": "`decodelog db upgrade` makes it",

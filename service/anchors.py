@@ -20,9 +20,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ..fsm.audit import Fault
 from ..fsm.errors import BrokenAnchors, UnwritableOutput
 from ..fsm.limits import SAFE_INTEGER_MAX
+from ..fsm.reading.audit import Fault
 from ..store.audit import Reached
 from .export import sync
 from .regular_files import open_regular

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from ..fsm.audit import Audited, Fault, compare, replay
 from ..fsm.errors import Defect, NotAnExport, Rejected
 from ..fsm.ports import JobRow, Record
-from ..fsm.snapshot import Snapshot
+from ..fsm.reading.audit import Audited, Fault, compare, replay
+from ..fsm.reading.snapshot import Snapshot
 from ..store.audit import ShowsRows, audit_rows
 from ..store.bundle import Bundle
 from ..store.frames import begins

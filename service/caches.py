@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..fsm.machine.spec import binding_of
 from ..fsm.ports import EventLog, JobRow
-from ..fsm.spec import binding_of
 
 
 def left_over(log: EventLog, directory: Path) -> list[str]:

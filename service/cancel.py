@@ -8,9 +8,9 @@ from contextlib import closing
 from typing import NamedTuple
 
 from ..fsm.errors import LostTenure
-from ..fsm.finish import FinishReason
+from ..fsm.machine.transition import CloseRequest
 from ..fsm.ports import CANCEL, Bell, Command, Store, refused
-from ..fsm.transition import CloseRequest
+from ..fsm.request.finish import FinishReason
 from ..runtime.host import THREADS, Host
 from .incarnation import dead_workers
 

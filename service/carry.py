@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from ..fsm.emission import Emission
 from ..fsm.errors import LostTenure, Problem, Transient
+from ..fsm.machine.state import State
 from ..fsm.ports import Store
-from ..fsm.state import State
+from ..fsm.reading.emission import Emission
 from ..runtime.worker import Pace
 from .compose import new_worker
 from .models import Models

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..fsm.audit import Fault
-from ..fsm.compare import LEVELS, SHOWN, Difference, Run, compare, run_of, shown
 from ..fsm.errors import ContentErased, EvidenceSealed
-from ..fsm.events import RequestAdmitted
-from ..fsm.finish import FROM_OUTSIDE, FinishReason
+from ..fsm.machine.events import RequestAdmitted
 from ..fsm.ports import EventLog, JobRow
-from ..fsm.rebuilds import rebuilds
+from ..fsm.reading.audit import Fault
+from ..fsm.reading.compare import LEVELS, SHOWN, Difference, Run, compare, run_of, shown
+from ..fsm.reading.rebuilds import rebuilds
+from ..fsm.request.finish import FROM_OUTSIDE, FinishReason
 from .reading import events_of, transcript_of
 
 if TYPE_CHECKING:

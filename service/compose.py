@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..fsm.admission import check, check_runtime
 from ..fsm.errors import Transient
-from ..fsm.points import Reached, unheard
+from ..fsm.failpoints import Reached, unheard
 from ..fsm.ports import Store
+from ..fsm.request.admission import check, check_runtime
 from ..runtime.job import Job
 from ..runtime.model import Model
 from ..runtime.segments import Segments

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from ..fsm.errors import ChildFailed
-from ..fsm.events import DecisionMade, Event, OutputCommitted
+from ..fsm.machine.events import DecisionMade, Event, OutputCommitted
 from ..fsm.ports import EventLog
 from ..store import schema
 from .audit import Report, audit

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from ..fsm.states import Status, Trigger
-from ..fsm.table import INITIAL, ROWS
+from ..fsm.machine.states import Status, Trigger
+from ..fsm.machine.table import INITIAL, ROWS
 
 MEANINGS = {
     Status.ADMITTED: "sealed and durable",

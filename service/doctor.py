@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..fsm.errors import Problem
-from ..fsm.redaction import redacted, redacted_url
+from ..fsm.errors.redaction import redacted, redacted_url
 from .advice import advised
 from .database import sqlite_file
 

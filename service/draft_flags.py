@@ -16,7 +16,7 @@ from .durations import milliseconds
 from .input_files import conversation, json_value, read_text
 
 if TYPE_CHECKING:
-    from ..fsm.draft import Draft
+    from ..fsm.request.draft import Draft
 
 SOURCES = ("prompt", "prompt_file", "user", "chat")
 STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_call")
@@ -158,7 +158,7 @@ class DraftFlags:
 
         Errors: ConflictingFlags, UnreadableInput, LimitExceeded, MalformedJson, SchemaViolation.
         """
-        from ..fsm.draft import draft_from
+        from ..fsm.request.draft import draft_from
 
         return draft_from(self._prompt() | self.given())
 

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..fsm.errors import OutputFailed, Problem, SchemaViolation
-from ..fsm.redaction import redacted, redacted_facts
+from ..fsm.errors.redaction import redacted, redacted_facts
 from . import interrupts, standard, terminal
 from .advice import advised_facts
 from .extras import missing_extra

@@ -7,7 +7,8 @@ import math
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ..fsm.events import (
+from ..fsm.evidence.receipt import Receipt
+from ..fsm.machine.events import (
     AttemptStarted,
     CallCompleted,
     CallFailed,
@@ -20,9 +21,8 @@ from ..fsm.events import (
     RequestClosed,
     RequestFailed,
 )
-from ..fsm.finish import MatchedStop
-from ..fsm.receipt import Receipt
-from ..fsm.thinned import Thinned, ThinnedCall, ThinnedDecision, ThinnedOutput
+from ..fsm.machine.thinned import Thinned, ThinnedCall, ThinnedDecision, ThinnedOutput
+from ..fsm.request.finish import MatchedStop
 from .reading import Numbered
 
 

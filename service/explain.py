@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any, Final, NamedTuple
 
-from ..fsm.emission import plain_alternative
 from ..fsm.errors import Defect, EvidenceSealed, NoSuchStep, Problem
-from ..fsm.events import CallCompleted, DecisionMade, OutputCommitted, RequestClosed, RequestFailed
-from ..fsm.finish import FinishReason
-from ..fsm.fold import fold
-from ..fsm.load import load
+from ..fsm.evidence.receipt import Receipt, Selection
+from ..fsm.machine.events import CallCompleted, DecisionMade, OutputCommitted, RequestClosed, RequestFailed
+from ..fsm.machine.fold import fold
+from ..fsm.machine.spec import Spec
+from ..fsm.machine.state import State
+from ..fsm.machine.thinned import NOT_KEPT, ThinnedDecision
 from ..fsm.output.horizon import Horizon
 from ..fsm.ports import EventLog, Record
-from ..fsm.receipt import Receipt, Selection
-from ..fsm.spec import Spec
-from ..fsm.state import State
-from ..fsm.thinned import NOT_KEPT, ThinnedDecision
-from ..fsm.transcript import Transcript
+from ..fsm.reading.emission import plain_alternative
+from ..fsm.reading.load import load
+from ..fsm.reading.transcript import Transcript
+from ..fsm.request.finish import FinishReason
 from .policy_text import Place, effects, removers
 from .reading import events_of
 

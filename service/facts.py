@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..fsm.events import AttemptStarted, LanesRebuilt
+from ..fsm.machine.events import AttemptStarted, LanesRebuilt
 
 TENURE: Final = (AttemptStarted, LanesRebuilt)
 """Events that say who works on a job, and nothing of what it is."""

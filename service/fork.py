@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..fsm.admission import check
-from ..fsm.draft import draft_from
-from ..fsm.envelope import Envelope, admitted
 from ..fsm.errors import NoSuchStep, NotAdmissible
-from ..fsm.events import Parent
+from ..fsm.machine.events import Parent
 from ..fsm.ports import Store
-from ..fsm.seal import seal
-from ..fsm.transcript import Transcript
-from ..fsm.transforms import Grammar
+from ..fsm.reading.transcript import Transcript
+from ..fsm.request.admission import check
+from ..fsm.request.draft import draft_from
+from ..fsm.request.envelope import Envelope, admitted
+from ..fsm.request.seal import seal
+from ..fsm.request.transforms import Grammar
 from ..runtime.model import Model
 from .naming import check_key
 from .reading import transcript_of

@@ -16,7 +16,7 @@ _FOREIGN_MARKS = {BOM_UTF32_LE: "UTF-32", BOM_UTF32_BE: "UTF-32", BOM_UTF16_LE: 
 
 def json_value(path: str) -> Any:
     """The JSON value in a file. Errors: those of `read`, and of the strict parser."""
-    from ..fsm.strict_json import parse
+    from ..fsm.request.strict_json import parse
 
     return parse(read(path))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..fsm.machine.states import Status
 from ..fsm.ports import JobRow
-from ..fsm.states import Status
 
 if TYPE_CHECKING:
-    from ..fsm.state import State
+    from ..fsm.machine.state import State
 
 
 def listed(row: JobRow) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from ..fsm.errors import AmbiguousJob, FamilyMeant, LimitExceeded, SchemaViolation, UnknownJob
 from ..fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX
-from ..fsm.names import choice_in
 from ..fsm.ports import EventLog
+from ..fsm.request.names import choice_in
 
 CANDIDATES_SHOWN = 5
 

@@ -12,12 +12,12 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..fsm.envelope import Envelope
 from ..fsm.errors import NotAdmissible, Problem
+from ..fsm.request.envelope import Envelope
 from .models import home, is_script, lasting_name
 
 if TYPE_CHECKING:
-    from ..fsm.artifact import ArtifactFacts
+    from ..fsm.request.artifact import ArtifactFacts
 
 HASHES = ("checkpoint_sha256", "config_sha256", "tokenizer_sha256", "template_sha256")
 

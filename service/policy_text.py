@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..fsm import transforms
-from ..fsm.spec import Spec
+from ..fsm.machine.spec import Spec
+from ..fsm.request import transforms
 
 SHOWN = 8  # of a list of tokens, where the list is longer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..fsm.emission import Emission
+from ..fsm.reading.emission import Emission
 from . import standard, terminal
 from .event_text import named
 

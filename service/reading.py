@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..fsm.emission import Emission
 from ..fsm.errors import Defect, Problem
-from ..fsm.events import Event
-from ..fsm.load import load
+from ..fsm.machine.events import Event
 from ..fsm.ports import Bell, EventLog
-from ..fsm.transcript import Transcript
+from ..fsm.reading.emission import Emission
+from ..fsm.reading.load import load
+from ..fsm.reading.transcript import Transcript
 
 FOLLOW_S = 0.1
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from msgpack import packb, unpackb
 
-from ..fsm.envelope import admit
 from ..fsm.errors import BrokenSnapshot, ContentLeftOut, NotAnExport, Problem, UnwritableOutput
-from ..fsm.events import RequestAdmitted
 from ..fsm.limits import NAME_CHARACTERS_MAX, RETAIN_MS_MAX, SAFE_INTEGER_MAX
-from ..fsm.load import load
-from ..fsm.names import check_job_name, check_model_name
+from ..fsm.machine.events import RequestAdmitted
+from ..fsm.machine.spec import Spec
 from ..fsm.ports import JobRow
-from ..fsm.snapshot import facts_of
-from ..fsm.spec import Spec
-from ..fsm.transcript import Transcript
+from ..fsm.reading.load import load
+from ..fsm.reading.snapshot import facts_of
+from ..fsm.reading.transcript import Transcript
+from ..fsm.request.envelope import admit
+from ..fsm.request.names import check_job_name, check_model_name
 from ..store.bundle import Bundle
 from ..store.frames import begins
 from ..store.restore import Restorable, Restored

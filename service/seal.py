@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from ..fsm.audit import Fault
 from ..fsm.errors import ContentErased, Problem, SealRefused
-from ..fsm.load import load
+from ..fsm.machine.thinned import ThinnedStep
 from ..fsm.ports import EventLog, JobRow, Record
-from ..fsm.snapshot import Snapshot
-from ..fsm.thinned import ThinnedStep
-from ..fsm.transcript import Transcript
+from ..fsm.reading.audit import Fault
+from ..fsm.reading.load import load
+from ..fsm.reading.snapshot import Snapshot
+from ..fsm.reading.transcript import Transcript
 from ..store import chain, sealed
 from ..store.chain import StoredLog
 from ..store.keeping import KeepsLogs

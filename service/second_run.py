@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterable
 
 from ..fsm.errors import CallFailed, NonFiniteScores
-from ..fsm.events import RequestAdmitted
-from ..fsm.next_step import Step, next_step
+from ..fsm.machine.events import RequestAdmitted
+from ..fsm.machine.next_step import Step, next_step
+from ..fsm.machine.spec import Spec
+from ..fsm.machine.state import State
+from ..fsm.machine.states import Status
 from ..fsm.ports import Store
-from ..fsm.rebuilds import Rebuild
-from ..fsm.spec import Spec
-from ..fsm.state import State
-from ..fsm.states import Status
+from ..fsm.reading.rebuilds import Rebuild
 from ..runtime.batcher import Batcher
 from ..runtime.engine import Engine
 from ..runtime.job import Job

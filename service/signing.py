@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from ..fsm.audit import Fault
 from ..fsm.errors import UnusableKey
+from ..fsm.reading.audit import Fault
 from ..store.bundle import Bundle, Signature
 from .regular_files import open_regular
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..fsm.errors import BrokenSnapshot, CallFailed, JobBusy
-from ..fsm.load import load
-from ..fsm.next_step import Step, next_step
+from ..fsm.machine.next_step import Step, next_step
+from ..fsm.machine.transition import FailCall
 from ..fsm.ports import Claim
-from ..fsm.snapshot import facts_of
-from ..fsm.transcript import Transcript
-from ..fsm.transition import FailCall
+from ..fsm.reading.load import load
+from ..fsm.reading.snapshot import facts_of
+from ..fsm.reading.transcript import Transcript
 from ..store.bundle import Standing, write
 from ..store.chain import records
 from .export import check_writable, write_whole

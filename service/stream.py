@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..fsm.emission import Emission
 from ..fsm.ports import EventLog
+from ..fsm.reading.emission import Emission
 from .reading import Follower
 
 

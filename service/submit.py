@@ -8,15 +8,15 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from ..fsm.draft import Draft
-from ..fsm.envelope import Envelope, admit, first_difference
 from ..fsm.errors import ContentErased, IdempotencyConflict
-from ..fsm.events import Parent, RequestAdmitted
 from ..fsm.limits import SEED_MAX
-from ..fsm.names import check_model_name
+from ..fsm.machine.events import Parent, RequestAdmitted
 from ..fsm.ports import Store
-from ..fsm.seal import seal
-from ..fsm.transforms import Grammar
+from ..fsm.request.draft import Draft
+from ..fsm.request.envelope import Envelope, admit, first_difference
+from ..fsm.request.names import check_model_name
+from ..fsm.request.seal import seal
+from ..fsm.request.transforms import Grammar
 from ..runtime.model import Model
 from .naming import check_key, choices_of, family_of
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..fsm.errors import OutputFailed
-from ..fsm.redaction import redacted
+from ..fsm.errors.redaction import redacted
 from . import standard
 from .visible import visible, visible_line
 

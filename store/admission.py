@@ -5,10 +5,10 @@ from __future__ import annotations
 from hashlib import sha256
 
 from ..fsm.errors import ContentErased, IdempotencyConflict, JobNameTaken
-from ..fsm.events import Event
-from ..fsm.names import check_job_name
+from ..fsm.machine.events import Event
+from ..fsm.machine.states import Status
 from ..fsm.ports import EMPTY_HEAD, Admission, Append
-from ..fsm.states import Status
+from ..fsm.request.names import check_job_name
 from .offer import Offer, offer
 
 DOMAIN = b"decodelog.admission.v1"

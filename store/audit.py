@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from ..fsm.audit import Fault
 from ..fsm.errors import Defect, Rejected
-from ..fsm.events import STEP_EVENTS, RequestClosed
-from ..fsm.finish import FinishReason
+from ..fsm.machine.events import STEP_EVENTS, RequestClosed
+from ..fsm.machine.states import Status
 from ..fsm.ports import Head, JobRow
-from ..fsm.states import Status
+from ..fsm.reading.audit import Fault
+from ..fsm.request.finish import FinishReason
 from .audit_walk import Walk
 from .chain import StoredLog
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..fsm.errors import Problem
-from ..fsm.events import AttemptStarted, Event, RequestClosed
+from ..fsm.machine.events import AttemptStarted, Event, RequestClosed
 from ..fsm.ports import EMPTY_HEAD
 from . import sealed
 from .chain import DIGEST_BYTES, WRONG_TYPE, digest, following, kept

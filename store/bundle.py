@@ -16,12 +16,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 from msgpack import packb
 
-from ..fsm.audit import Fault
 from ..fsm.errors import CorruptRecord, Rejected, UnknownJob
 from ..fsm.limits import FACTS_BYTES_MAX, FRAME_BYTES_MAX, MANIFEST_BYTES_MAX
-from ..fsm.names import check_job_name
+from ..fsm.machine.states import Status
 from ..fsm.ports import Head, JobRow, Record
-from ..fsm.states import Status
+from ..fsm.reading.audit import Fault
+from ..fsm.request.names import check_job_name
 from .chain import StoredLog, records
 from .frames import LOST, Frame, FrameWriter, frames, linked
 from .stored import Stored
@@ -41,7 +41,7 @@ class Standing(NamedTuple):
     """What a snapshot says beside the job's log.
 
     form    "pending-suffix", or "repaired" where the suffix was processed first
-    facts   every field of the state that the log leads to (see `fsm.snapshot.facts_of`)
+    facts   every field of the state that the log leads to (see `fsm.reading.snapshot.facts_of`)
     abi     of the cache, in words; empty where there are no rows
     rows    processed tokens that the lanes hold
     """

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from ..fsm.errors import ContentErased, CorruptRecord
-from ..fsm.events import count
+from ..fsm.machine.events import count
 from ..fsm.ports import EMPTY_HEAD, Head, JobRow, Record
 from . import sealed
 from .codec import entries

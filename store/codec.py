@@ -18,7 +18,10 @@ from typing import Any
 from msgpack import packb, unpackb
 
 from ..fsm.errors import CorruptRecord, UnknownWireTag
-from ..fsm.events import (
+from ..fsm.evidence.prompt_record import PromptToken
+from ..fsm.evidence.receipt import Alternative, Receipt, Selection, marked, unmarked
+from ..fsm.limits import PAYLOAD_BYTES_MAX, PROMPT_TOKENS_MAX
+from ..fsm.machine.events import (
     STATE_BYTES,
     AttemptStarted,
     CallCompleted,
@@ -37,10 +40,7 @@ from ..fsm.events import (
     expand,
     joined,
 )
-from ..fsm.finish import FinishReason
-from ..fsm.limits import PAYLOAD_BYTES_MAX, PROMPT_TOKENS_MAX
-from ..fsm.prompt import PromptToken
-from ..fsm.receipt import Alternative, Receipt, Selection, marked, unmarked
+from ..fsm.request.finish import FinishReason
 from .unpacking import STEP_BYTES, unpacked
 
 Fields = tuple[Any, ...]

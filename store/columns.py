@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..fsm.events import TokenStep
+from ..fsm.evidence.receipt import Alternative, Selection
 from ..fsm.limits import LOGPROBS_TOP_MAX
-from ..fsm.receipt import Alternative, Selection
-from ..fsm.thinned import ThinnedStep
+from ..fsm.machine.events import TokenStep
+from ..fsm.machine.thinned import ThinnedStep
 
 Columns = tuple[Any, ...]
 NAN = float("nan")

@@ -16,8 +16,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import BigInteger
 
 from ..fsm.errors import DatabaseLocked, DatabaseNotDurable, UnsupportedDatabase
-from ..fsm.points import Reached, unheard
-from ..fsm.redaction import redacted_url
+from ..fsm.errors.redaction import redacted_url
+from ..fsm.failpoints import Reached, unheard
 from .driver import Driver
 from .faults import Translator
 from .names import not_there, parsed
@@ -35,7 +35,7 @@ class Database:
     """An engine whose every failure is a typed store error. Safe to use from several threads.
 
     name     its URL for messages, without a password
-    at       told the points of `fsm.points` that are the store's
+    at       told the points of `fsm.failpoints` that are the store's
     file     of SQLite, `server` of PostgreSQL; the other one is None
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..fsm.points import Reached, unheard
+from ..fsm.failpoints import Reached, unheard
 from ..fsm.ports import Bell, Clock
 from .bells import bell_of
 from .database import BUSY_TIMEOUT_MS, Database, named
@@ -45,7 +45,7 @@ def open_store(
     Nothing is created or upgraded: a database without this program's schema is SchemaMissing, SchemaOutdated or
     SchemaNewer. A database has its own clock; `clock` gives the time of one in memory. `busy_timeout_ms` is how long a
     statement waits for another process's lock before it is DatabaseLocked. `at` is told the
-    points that a database's operations reach (`fsm.points`); a store in memory has none.
+    points that a database's operations reach (`fsm.failpoints`); a store in memory has none.
     """
     if url == MEMORY:
         return MemoryStore(clock)

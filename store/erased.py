@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Literal
 
 from ..fsm.errors import Problem
-from ..fsm.events import AttemptStarted, LanesRebuilt, RequestClosed
+from ..fsm.machine.events import AttemptStarted, LanesRebuilt, RequestClosed
 from .chain import DIGEST_BYTES, WRONG_TYPE, content
 from .codec import decode
 from .stored import ERASED, Stored

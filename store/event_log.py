@@ -10,10 +10,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from ..fsm.errors import CorruptRecord, DatabaseLocked, UnknownJob
-from ..fsm.events import Event
 from ..fsm.limits import SAFE_INTEGER_MAX
+from ..fsm.machine.events import Event
+from ..fsm.machine.states import Status
 from ..fsm.ports import EMPTY_HEAD, Admission, Append, AppendResult, Durable, Head, JobRow, Outcome, Record
-from ..fsm.states import Status
 from .admission import admission, attached
 from .bells import ring
 from .chain import records

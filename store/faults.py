@@ -23,7 +23,7 @@ from ..fsm.errors import (
     Problem,
     UnsupportedDatabase,
 )
-from ..fsm.redaction import HIDDEN
+from ..fsm.errors.redaction import HIDDEN
 from .sqlite_file import SqliteFile
 
 SECRET_MIN = 3  # characters: a shorter password cannot be told from the words around it

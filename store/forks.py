@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..fsm.errors import Problem
-from ..fsm.events import Parent, RequestAdmitted
+from ..fsm.machine.events import Parent, RequestAdmitted
 from . import sealed
 from .chain import WRONG_TYPE
 from .codec import decode

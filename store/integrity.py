@@ -14,9 +14,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
-from ..fsm.audit import Fault
 from ..fsm.errors import DatabaseFault, Problem, UnsupportedDatabase
-from ..fsm.events import RequestAdmitted
+from ..fsm.machine.events import RequestAdmitted
+from ..fsm.reading.audit import Fault
 from .chain import WRONG_TYPE
 from .codec import decode
 from .database import Database

@@ -8,8 +8,8 @@ from types import NoneType
 from typing import Any
 
 from ..fsm.errors import CorruptRecord
+from ..fsm.machine.states import Status
 from ..fsm.ports import Head, JobRow
-from ..fsm.states import Status
 from .tables import jobs
 
 STATUSES = {status.value: status for status in Status}

@@ -7,14 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..fsm.machine.states import Status
 from ..fsm.ports import EMPTY_HEAD, Caution, Claim, Head, JobRow
-from ..fsm.states import Status
 from .offer import Offer
 from .stalls import SPREAD, doubled, spread
 from .stored import Stored
 
 if TYPE_CHECKING:
-    from ..fsm.snapshot import Snapshot
+    from ..fsm.reading.snapshot import Snapshot
 
 
 @dataclass(slots=True)

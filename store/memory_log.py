@@ -10,9 +10,8 @@ from operator import itemgetter
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
-from ..fsm.audit import Fault
 from ..fsm.errors import ContentErased, CorruptRecord, JobNotEnded, SealRefused, UnknownJob
-from ..fsm.events import Event
+from ..fsm.machine.events import Event
 from ..fsm.ports import (
     EMPTY_HEAD,
     Admission,
@@ -30,6 +29,7 @@ from ..fsm.ports import (
     Record,
     refused,
 )
+from ..fsm.reading.audit import Fault
 from .admission import admission, attached
 from .bells import MemoryBell
 from .chain import StoredLog, records
@@ -41,7 +41,7 @@ from .refusals import RECORDED, Refusal
 from .stored import Stored
 
 if TYPE_CHECKING:
-    from ..fsm.snapshot import Keep, Snapshot
+    from ..fsm.reading.snapshot import Keep, Snapshot
 
 
 @dataclass(slots=True)

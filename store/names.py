@@ -12,7 +12,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import URL, make_url
 
 from ..fsm.errors import FolderMissing, Problem, SchemaMissing, UnsupportedDatabase
-from ..fsm.redaction import redacted_url, unreadable_url
+from ..fsm.errors.redaction import redacted_url, unreadable_url
 
 SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 POSTGRES: Final = ("postgresql", "postgresql+psycopg")

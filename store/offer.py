@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..fsm.errors import MisformedAppend
-from ..fsm.events import Event, count
+from ..fsm.machine.events import Event, count
 from ..fsm.ports import Append, AppendResult, Head, Outcome
 from . import chain
 from .codec import decode, encode

@@ -6,8 +6,9 @@
     body     msgpack: the appends in order, each as it was written, or many thinned steps as columns
 
 Of a run of ordinary steps the first and the last two stay as they were written, which is what a load folds and lands
-on (`fsm.load`); those between are thinned (`fsm.thinned`). Where the output has a structure, every step is folded, and
-none is thinned. Numbers of one kind lie together, byte plane by byte plane: the planes that say little take no room.
+on (`fsm.reading.load`); those between are thinned (`fsm.machine.thinned`). Where the output has a structure, every step
+is folded, and none is thinned. Numbers of one kind lie together, byte plane by byte plane: the planes that say little
+take no room.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import Any, Final
 from msgpack import packb
 
 from ..fsm.errors import CorruptRecord, UnknownSeal
-from ..fsm.events import Entry, TokenStep, count, joined
 from ..fsm.limits import SEALED_BYTES_MAX
+from ..fsm.machine.events import Entry, TokenStep, count, joined
 from ..fsm.ports import Head, Record
 from .codec import entries
 from .sealed_body import MALFORMED, THINNED, WHOLE, Thinned, Whole, items

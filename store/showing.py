@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlalchemy import Select, select
 
-from ..fsm.audit import Fault
 from ..fsm.errors import DatabaseFault, UnknownJob, UnsupportedDatabase
 from ..fsm.ports import EMPTY_HEAD, Head
+from ..fsm.reading.audit import Fault
 from .chain import StoredLog
 from .database import Database
 from .integrity import damage

@@ -25,7 +25,7 @@ from .tables import snapshots as table
 from .unpacking import unpacked
 
 if TYPE_CHECKING:
-    from ..fsm.snapshot import Keep, Snapshot
+    from ..fsm.reading.snapshot import Keep, Snapshot
 
 DOMAIN = b"decodelog.snapshot.v1"
 VERSION = 1
@@ -63,7 +63,9 @@ def link_of(before: bytes, sequence: int, chain: bytes, output: int, ids: bytes)
 
 def row_of(snapshot: Snapshot, before: int, link: bytes) -> Row:
     """The row of a snapshot after one of `before` tokens, whose link is `link`."""
-    from ..fsm.snapshot import plain  # with the whole of a request's schema, which readers of logs can do without
+    from ..fsm.reading.snapshot import (
+        plain,  # with the whole of a request's schema, which readers of logs can do without
+    )
 
     (sequence, chain), output, fresh = snapshot.head, len(snapshot.token_ids), snapshot.token_ids[before:]
     ids = struct.pack(f"<{len(fresh)}I", *fresh)
@@ -101,8 +103,8 @@ def _read(job: str, row: Row, ids: Sequence[int]) -> Snapshot | None:
     """The snapshot of a row; None where its state is not what was written there, or is of another release."""
     if row.state is None or sha256(row.link + row.state[_PROOF:]).digest() != row.state[:_PROOF]:
         return None
-    from ..fsm.snapshot import snapshot_of
-    from ..fsm.spec import Spec
+    from ..fsm.machine.spec import Spec
+    from ..fsm.reading.snapshot import snapshot_of
 
     try:
         version, envelope, fields = unpacked(row.state[_PROOF:])

@@ -6,8 +6,8 @@ import sqlite3
 from functools import partial
 from typing import Any
 
+from ..fsm.machine.states import Status
 from ..fsm.ports import AppendResult, Durable, Outcome
-from ..fsm.states import Status
 from .database import Database
 from .offer import JOBS_REMEMBERED, Offer
 from .settle import settle

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from decodelog.fsm.canonical import ListOrder
-from decodelog.fsm.schema import Plane
+from decodelog.fsm.request.canonical import ListOrder
+from decodelog.fsm.request.schema import Plane
 
 _LISTED = re.compile(r"^( *)(\S(?:.*?\S)??) {2,}(\S.*)$")
 _BOUND = re.compile(r"^([A-Z]\w*_MAX): Final")

@@ -9,17 +9,19 @@ from typing import Any, Final, get_args
 
 from code_tables import described, fields_of, reasons, said
 
-from decodelog.fsm import edges, limits, rng
-from decodelog.fsm.admission import ADMISSION
-from decodelog.fsm.draft import Draft
-from decodelog.fsm.emission import Emission, Token
-from decodelog.fsm.envelope import Output, Policy
-from decodelog.fsm.events import EVENTS
-from decodelog.fsm.finish import DEFAULT_ORDER, HELD_BACK, TRIGGERS
-from decodelog.fsm.receipt import Receipt, Selection, identify
-from decodelog.fsm.states import Trigger
-from decodelog.fsm.table import ROWS
-from decodelog.fsm.transforms import SEALED_ORDER
+from decodelog.fsm import limits
+from decodelog.fsm.evidence import rng
+from decodelog.fsm.evidence.receipt import Receipt, Selection, identify
+from decodelog.fsm.machine.events import EVENTS
+from decodelog.fsm.machine.states import Trigger
+from decodelog.fsm.machine.table import ROWS
+from decodelog.fsm.reading.emission import Emission, Token
+from decodelog.fsm.request import edges
+from decodelog.fsm.request.admission import ADMISSION
+from decodelog.fsm.request.draft import Draft
+from decodelog.fsm.request.envelope import Output, Policy
+from decodelog.fsm.request.finish import DEFAULT_ORDER, HELD_BACK, TRIGGERS
+from decodelog.fsm.request.transforms import SEALED_ORDER
 from decodelog.runtime.policy import scores, select
 from decodelog.service.diagram import as_object
 

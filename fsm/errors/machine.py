@@ -43,5 +43,5 @@ class BrokenInvariant(Defect):
 @dataclass(eq=False)
 class BrokenTable(Defect):
     code = "broken_table"
-    says = "the transition table is wrong: {reason}; correct fsm/table.py"
+    says = "the transition table is wrong: {reason}; correct fsm/machine/table.py"
     reason: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..redaction import redacted, redacted_facts
+from .redaction import redacted, redacted_facts
 
 
 def _revive(kind: type[Problem], facts: dict[str, Any]) -> Problem:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from torch import Tensor
 
 from ...fsm.errors import BrokenArtifact
-from ...fsm.rng import PHILOX, unit_draws
+from ...fsm.evidence.rng import PHILOX, unit_draws
 
 SCRIPT_FILE = "scripted.json"
 EOS, ANSWER = 256, 257

@@ -18,8 +18,6 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from ...fsm.admission import RuntimeFacts
-from ...fsm.artifact import ArtifactFacts
 from ...fsm.errors import (
     BrokenArtifact,
     CallFailed,
@@ -34,6 +32,8 @@ from ...fsm.errors import (
     ScoreNotConsumable,
     TokenOutOfRange,
 )
+from ...fsm.request.admission import RuntimeFacts
+from ...fsm.request.artifact import ArtifactFacts
 from ..caches.arena import Lane
 from ..rosters import Ticket
 from ..session import Decode, Prefill
@@ -72,7 +72,7 @@ class ScriptedText:
     def encode_chat(
         self, messages: Sequence[Mapping[str, str]], *, now_ms: int | None = None, literal: bool = True
     ) -> list[int]:
-        """See `fsm.seal.TextPort`. `<|answer|>` comes last and nowhere else, so that a message can spell it as text."""
+        """See `TextPort`. `<|answer|>` comes last and nowhere else, so that a message can spell it as text."""
         goes_on = bool(messages) and messages[-1]["role"] == "assistant"
         text = self.apply_chat_template(messages, not goes_on)
         return self.encode(

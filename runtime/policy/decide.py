@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...fsm.errors import NonFiniteScores, NoTokenLeft, WrongDraw, WrongScores
-from ...fsm.receipt import Alternative, Selection
+from ...fsm.evidence.receipt import Alternative, Selection
 from .edits import Beside, edit
 from .group import CutStep, EditStep, Group, group_rows
 from .history import History

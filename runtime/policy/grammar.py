@@ -20,11 +20,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, __version__, regex_to_lark
 
-from ...fsm.canonical import ordered_json
 from ...fsm.errors import BrokenInvariant, GrammarRefused, GrammarTooCostly
 from ...fsm.limits import BLANKS_MAX, LEXER_STATES_MAX, MASK_ITEMS_MAX, MASK_ROW_ITEMS_MAX
 from ...fsm.output.standing import Standing
-from ...fsm.transforms import Grammar
+from ...fsm.request.canonical import ordered_json
+from ...fsm.request.transforms import Grammar
 from ..faults import is_fault, told
 from ..model import Model
 from ..trial import trial

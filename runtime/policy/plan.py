@@ -1,6 +1,6 @@
 """What the policy does to one row: a family and an ordered list of transforms.
 
-Every numeric edge has one meaning; `fsm.edges` has those of requests. At the kernels
+Every numeric edge has one meaning; `fsm.request.edges` has those of requests. At the kernels
 
     temperature  0          the best token alone (the lowest id of equals); `Plan.of` makes it a greedy plan
                  < 1e-5     the same: nothing but rounding is left of the others
@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...fsm.edges import TEMPERATURE_LEAST
 from ...fsm.errors import SchemaViolation
+from ...fsm.request.edges import TEMPERATURE_LEAST
 from .kinds import (
     LOOK_BACK,
     FrequencyPenalty,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...fsm import transforms
-from ...fsm.spec import Spec
+from ...fsm.machine.spec import Spec
+from ...fsm.request import transforms
 from . import kinds
 from .plan import Plan
 

@@ -37,7 +37,7 @@ def compare(
     json: options.Json = False,
 ) -> None:
     """Compare two jobs step by step at six levels, or one with its request run again; a difference exits with 1."""
-    from ...fsm.compare import LEVELS
+    from ...fsm.reading.compare import LEVELS
     from ..compare import against, against_reexecution, plain, run_in, told
 
     if level not in LEVELS:

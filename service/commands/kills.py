@@ -38,7 +38,7 @@ def has_place(scene: Scene, place: Place, database: str, own: bool) -> bool:
 
 def place_of(text: str) -> tuple[Scene, Place]:
     """The scene and the place that SCENE:POINT:N names; an adversity's place is its name and seed."""
-    from ...fsm.points import POINTS
+    from ...fsm.failpoints import POINTS
     from ..torture.adversities import ADVERSITIES
     from ..torture.child import ANYWHERE, Place
     from ..torture.scenes import SCENES

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...fsm.errors import ContentErased, DatabaseMoved
-from ...fsm.redaction import redacted_url
+from ...fsm.errors.redaction import redacted_url
 from .. import terminal
 from ..database import now_ms, opened
 from ..draft_flags import DraftFlags, takes_draft
@@ -23,9 +23,9 @@ from . import options
 from .worker import work
 
 if TYPE_CHECKING:
-    from ...fsm.draft import Draft
-    from ...fsm.emission import Emission
     from ...fsm.ports import Store
+    from ...fsm.reading.emission import Emission
+    from ...fsm.request.draft import Draft
     from ..family import Asked
 
 LANES_MAX = 16  # jobs of a family at a time: each holds the keys and values of a whole context

@@ -47,7 +47,7 @@ def tail(
     json: options.Json = False,
 ) -> None:
     """Print a job's text from a sequence number on, as it grows."""
-    from ...fsm.emission import plain
+    from ...fsm.reading.emission import plain
     from ..reading import emissions_of
 
     with opened(db) as store, listening(store, follow) as bell:

@@ -171,7 +171,7 @@ def table(results: Sequence[Result]) -> None:
 
 def listing(json: bool) -> None:
     """The scenes, the points and the adversities, with what they are."""
-    from ...fsm.points import POINTS
+    from ...fsm.failpoints import POINTS
     from ..torture.adversities import ADVERSITIES
     from ..torture.scenes import SCENES
 

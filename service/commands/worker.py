@@ -20,10 +20,10 @@ from ..models import Models, home
 from . import options
 
 if TYPE_CHECKING:
-    from ...fsm.emission import Emission
     from ...fsm.errors import Problem
+    from ...fsm.machine.state import State
     from ...fsm.ports import Store
-    from ...fsm.state import State
+    from ...fsm.reading.emission import Emission
 
 LANES = 8
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...fsm.emission import Emission
 from ...fsm.errors import IdempotencyConflict, Transient
+from ...fsm.reading.emission import Emission
 from ..cancel import cancel
 from ..reading import Follower
 from ..submit import admit_job

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from ...fsm.draft import draft_from
-from ...fsm.envelope import Envelope
-from ...fsm.events import CallFailed, Event
-from ...fsm.fold import fold
-from ...fsm.load import load
+from ...fsm.machine.events import CallFailed, Event
+from ...fsm.machine.fold import fold
+from ...fsm.machine.state import State
 from ...fsm.ports import Record
-from ...fsm.seal import seal
-from ...fsm.state import State
-from ...fsm.transcript import Transcript
+from ...fsm.reading.load import load
+from ...fsm.reading.transcript import Transcript
+from ...fsm.request.draft import draft_from
+from ...fsm.request.envelope import Envelope
+from ...fsm.request.seal import seal
 from ...runtime.engine import Engine
 from ...runtime.job import Job
 from ...runtime.models.script import Script, ScriptedConfig

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from ...fsm.errors import DatabaseLocked, DatabaseUnavailable
-from ...fsm.events import Event
+from ...fsm.machine.events import Event
 from ...fsm.ports import Admission, Append, AppendResult, Caution, Claim, Command, Durable, Head, JobRow, Record, Store
-from ...fsm.snapshot import Keep, Snapshot
+from ...fsm.reading.snapshot import Keep, Snapshot
 from .faults import Faults
 from .scheduler import Process, Scheduler
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...fsm.events import Event, RequestClosed, RequestFailed
-from ...fsm.finish import FinishReason
 from ...fsm.limits import TENURES_STALLED_MAX
-from ...fsm.transcript import Transcript
+from ...fsm.machine.events import Event, RequestClosed, RequestFailed
+from ...fsm.reading.transcript import Transcript
+from ...fsm.request.finish import FinishReason
 from ..audit import audit
 from .callers import Asked
 from .jobs import course, transcript_of, undisturbed

@@ -7,10 +7,10 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from ...fsm.emission import Emission
 from ...fsm.errors import LostTenure, Problem, Transient
+from ...fsm.machine.state import State
 from ...fsm.ports import Command
-from ...fsm.state import State
+from ...fsm.reading.emission import Emission
 from ...runtime.worker import Pace, Worker
 from ...runtime.writer import SNAPSHOT_EVENTS
 from ...store.memory_log import MemoryStore

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...fsm.errors import ChildFailed
-from ...fsm.points import ONE_STATEMENT, POINTS, Reached, unheard
+from ...fsm.failpoints import ONE_STATEMENT, POINTS, Reached, unheard
 from ...fsm.ports import Store
 from ...store.engine import open_store
 from ..database import now_ms

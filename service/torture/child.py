@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from ...fsm.points import POINTS, Reached
+from ...fsm.failpoints import POINTS, Reached
 from .signals import as_ever, held_back
 
 PATIENCE_S = 60

@@ -20,7 +20,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from ...fsm.errors import DatabaseUnavailable
-from ...fsm.redaction import redacted_url
+from ...fsm.errors.redaction import redacted_url
 from ...store import schema
 from ...store.names import LISTEN, PREPARE, parsed
 from ...store.tables import metadata

@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from ...fsm.points import Reached
+from ...fsm.failpoints import Reached
 from ..database import SQLITE_PREFIX
 from .campaign import Campaign
 from .child import Mark, Running

@@ -13,15 +13,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-from ...fsm.draft import draft_from
-from ...fsm.emission import Emission
-from ...fsm.events import AttemptStarted, DecisionMade, Event, OutputCommitted
-from ...fsm.points import Reached
+from ...fsm.failpoints import Reached
+from ...fsm.machine.events import AttemptStarted, DecisionMade, Event, OutputCommitted
+from ...fsm.machine.state import State
+from ...fsm.machine.states import Status
+from ...fsm.machine.transition import Proposal, StartAttempt, propose
 from ...fsm.ports import CANCEL, Claim, Command, Store
-from ...fsm.seal import seal
-from ...fsm.state import State
-from ...fsm.states import Status
-from ...fsm.transition import Proposal, StartAttempt, propose
+from ...fsm.reading.emission import Emission
+from ...fsm.request.draft import draft_from
+from ...fsm.request.seal import seal
 from ...runtime.engine import Engine
 from ...runtime.job import Job
 from ...runtime.model import Model

@@ -9,12 +9,12 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from ...fsm.emission import Emission
 from ...fsm.errors import DatabaseExhausted, DatabaseFull, DatabaseLocked, DatabaseUnavailable, Problem
-from ...fsm.points import Reached, unheard
-from ...fsm.rng import PHILOX, unit_draw
-from ...fsm.state import State
-from ...fsm.states import Status
+from ...fsm.evidence.rng import PHILOX, unit_draw
+from ...fsm.failpoints import Reached, unheard
+from ...fsm.machine.state import State
+from ...fsm.machine.states import Status
+from ...fsm.reading.emission import Emission
 from ...runtime.worker import Pace
 from ...store.engine import open_store
 from ..compose import new_worker

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...fsm.errors import ContentErased, Problem, UnknownJob
-from ...fsm.events import AttemptStarted, Event, RequestAdmitted
-from ...fsm.load import load
+from ...fsm.machine.events import AttemptStarted, Event, RequestAdmitted
+from ...fsm.machine.states import Status
 from ...fsm.ports import JobRow, Record
-from ...fsm.states import Status
-from ...fsm.transcript import Transcript
+from ...fsm.reading.load import load
+from ...fsm.reading.transcript import Transcript
 from ..audit import audit
 from ..demo import repeated
 from ..facts import TENURE, answer

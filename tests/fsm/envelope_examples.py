@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from decodelog.fsm.admission import RuntimeFacts
-from decodelog.fsm.artifact import ArtifactFacts
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.request.admission import RuntimeFacts
+from decodelog.fsm.request.artifact import ArtifactFacts
+from decodelog.fsm.request.finish import FinishReason
 
 Path = tuple[str | int, ...]
 

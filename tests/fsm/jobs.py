@@ -9,17 +9,14 @@ from typing import Any
 
 from envelope_examples import changed, plain
 
-from decodelog.fsm.envelope import admitted
-from decodelog.fsm.events import DecisionMade, Event, OutputCommitted, RequestAdmitted
-from decodelog.fsm.fold import fold
-from decodelog.fsm.next_step import Step, close_reason, next_step
-from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow, Record
-from decodelog.fsm.prompt import PromptToken
-from decodelog.fsm.receipt import Alternative, Selection
-from decodelog.fsm.state import State
-from decodelog.fsm.states import Status
-from decodelog.fsm.transcript import Transcript
-from decodelog.fsm.transition import (
+from decodelog.fsm.evidence.prompt_record import PromptToken
+from decodelog.fsm.evidence.receipt import Alternative, Selection
+from decodelog.fsm.machine.events import DecisionMade, Event, OutputCommitted, RequestAdmitted
+from decodelog.fsm.machine.fold import fold
+from decodelog.fsm.machine.next_step import Step, close_reason, next_step
+from decodelog.fsm.machine.state import State
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import (
     CloseRequest,
     Command,
     CommitOutput,
@@ -31,6 +28,9 @@ from decodelog.fsm.transition import (
     one_by_one,
     transitions,
 )
+from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow, Record
+from decodelog.fsm.reading.transcript import Transcript
+from decodelog.fsm.request.envelope import admitted
 
 EOS = 2
 PLACES = {

@@ -7,9 +7,9 @@ from typing import Any
 
 from jobs import Live, call, decision, prompt_tokens
 
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.state import State
-from decodelog.fsm.transition import CloseRequest, FailCall, FailRequest, RecordPrompt
+from decodelog.fsm.machine.state import State
+from decodelog.fsm.machine.transition import CloseRequest, FailCall, FailRequest, RecordPrompt
+from decodelog.fsm.request.finish import FinishReason
 
 
 def admitted() -> Live:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from jobs import EOS, drawn, selection
 
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.transition import IssueDecision
+from decodelog.fsm.machine.transition import IssueDecision
+from decodelog.fsm.request.finish import FinishReason
 
 PIECES = ["a", "b", "ab", "ba", "aab", "€", "\N{GRINNING FACE}", "\n", ""]
 pieces = st.one_of(st.sampled_from(PIECES).map(str.encode), st.sampled_from([b"\xe2\x82", b"\xac", b"\xff"]))

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from envelope_examples import FACTS, RUNTIME, changed, full
 
-from decodelog.fsm import admission, policy_checks
-from decodelog.fsm.admission import ADMISSION, check, check_runtime
-from decodelog.fsm.artifact import ArtifactFacts
-from decodelog.fsm.envelope import admitted
 from decodelog.fsm.errors import NotAdmissible
+from decodelog.fsm.request import admission, policy_checks
+from decodelog.fsm.request.admission import ADMISSION, check, check_runtime
+from decodelog.fsm.request.artifact import ArtifactFacts
+from decodelog.fsm.request.envelope import admitted
 
 GRAMMAR = {"kind": "grammar", "language": "regex", "source": "a+"}
 GREEDY: dict[str, Any] = {"policy.family": "greedy", "policy.transforms": []}

@@ -12,14 +12,13 @@ from jobs import Live, call, crank, scores_of, selection
 from strategies import choices, requests
 
 from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, Problem, ReceiptConflict, Terminal
-from decodelog.fsm.finish import FROM_OUTSIDE, FinishReason, rank
-from decodelog.fsm.fold import fold, fold_all
-from decodelog.fsm.machine import TABLE
-from decodelog.fsm.next_step import Step, due_reasons, next_step
-from decodelog.fsm.spec import Spec
-from decodelog.fsm.state import State
-from decodelog.fsm.states import Status, Suffix, Trigger
-from decodelog.fsm.transition import (
+from decodelog.fsm.machine.compiled import TABLE
+from decodelog.fsm.machine.fold import fold, fold_all
+from decodelog.fsm.machine.next_step import Step, due_reasons, next_step
+from decodelog.fsm.machine.spec import Spec
+from decodelog.fsm.machine.state import State
+from decodelog.fsm.machine.states import Status, Suffix, Trigger
+from decodelog.fsm.machine.transition import (
     CloseRequest,
     Command,
     CommitOutput,
@@ -31,6 +30,7 @@ from decodelog.fsm.transition import (
     RecordPrompt,
     StartAttempt,
 )
+from decodelog.fsm.request.finish import FROM_OUTSIDE, FinishReason, rank
 
 ONE_OF_EACH: dict[Trigger, Command] = {
     Trigger.ATTEMPT_STARTED: StartAttempt(10**6, "worker"),

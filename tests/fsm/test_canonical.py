@@ -12,8 +12,8 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodelog.fsm.canonical import canonical_bytes, request_identity
-from decodelog.fsm.strict_json import parse
+from decodelog.fsm.request.canonical import canonical_bytes, request_identity
+from decodelog.fsm.request.strict_json import parse
 
 # The bits of a double, and its text: RFC 8785, appendix B.
 NUMBERS = """

@@ -9,10 +9,9 @@ from jobs import Live, call, decision, selection
 from situations import admitted, cancelled, closed, decided, failed, held, pending, prefilled
 
 from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, ReceiptConflict, Terminal
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.receipt import Receipt
-from decodelog.fsm.states import Status
-from decodelog.fsm.transition import (
+from decodelog.fsm.evidence.receipt import Receipt
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import (
     CloseRequest,
     CommitOutput,
     FailCall,
@@ -21,6 +20,7 @@ from decodelog.fsm.transition import (
     transition,
     transitions,
 )
+from decodelog.fsm.request.finish import FinishReason
 
 # ---- what the rejections say -----------------------------------------------------------------------------------------
 

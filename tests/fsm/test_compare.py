@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 from jobs import Live, call, crank, decision, drawn, prompt_tokens, selection
 
-from decodelog.fsm.compare import LEVELS, Difference, compare, run_of, shown
 from decodelog.fsm.errors import BrokenInvariant
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.transcript import Transcript
-from decodelog.fsm.transition import (
+from decodelog.fsm.machine.transition import (
     CloseRequest,
     CommitOutput,
     CompleteCall,
@@ -19,6 +16,9 @@ from decodelog.fsm.transition import (
     IssueDecision,
     RecordPrompt,
 )
+from decodelog.fsm.reading.compare import LEVELS, Difference, compare, run_of, shown
+from decodelog.fsm.reading.transcript import Transcript
+from decodelog.fsm.request.finish import FinishReason
 
 pytestmark = pytest.mark.contract("RES-3")
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from jobs import Live, crank, decision
 
 from decodelog.fsm.errors import SchemaViolation
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.fold import fold_all
+from decodelog.fsm.machine.fold import fold_all
 from decodelog.fsm.output.detector import SEEKING, JsonDetector, ToolCallDetector
 from decodelog.fsm.output.standing import Standing
+from decodelog.fsm.request.finish import FinishReason
 
 pytestmark = pytest.mark.contract("OUT-6")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from decodelog.fsm.draft import Draft, draft_from, parse_draft
 from decodelog.fsm.errors import LimitExceeded, MalformedJson, SchemaViolation
+from decodelog.fsm.request.draft import Draft, draft_from, parse_draft
 
 # draft | path of the violation | a word of its reason
 REFUSED = """

@@ -8,11 +8,11 @@ import pytest
 from envelope_examples import FACTS, RUNTIME
 from pydantic import TypeAdapter, ValidationError
 
-from decodelog.fsm.draft import draft_from
-from decodelog.fsm.edges import EDGES, Edge, Effect, leaves_one_token
 from decodelog.fsm.errors import LimitExceeded, SchemaViolation
-from decodelog.fsm.seal import seal
-from decodelog.fsm.transforms import SEALED_ORDER, OneTransform, Transform
+from decodelog.fsm.request.draft import draft_from
+from decodelog.fsm.request.edges import EDGES, Edge, Effect, leaves_one_token
+from decodelog.fsm.request.seal import seal
+from decodelog.fsm.request.transforms import SEALED_ORDER, OneTransform, Transform
 
 NUMBERS = {
     kind.model_fields["kind"].annotation.__args__[0]: name

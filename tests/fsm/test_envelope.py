@@ -12,8 +12,8 @@ from envelope_examples import changed, fields, full, shaped, without
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodelog.fsm.envelope import Envelope, admit, admitted
 from decodelog.fsm.errors import LimitExceeded, MalformedJson, SchemaViolation, UnknownVersion
+from decodelog.fsm.request.envelope import Envelope, admit, admitted
 
 PLANES = [
     "artifact",

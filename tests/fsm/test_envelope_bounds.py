@@ -8,8 +8,8 @@ import pytest
 from envelope_examples import changed, full
 
 from decodelog.fsm import limits
-from decodelog.fsm.envelope import admitted
 from decodelog.fsm.errors import LimitExceeded
+from decodelog.fsm.request.envelope import admitted
 
 # path | what reaches its bound | what exceeds it | name of the limit
 OF_TRANSFORMS: list[tuple[dict[str, Any], str, Any, Any, str]] = [

@@ -9,8 +9,8 @@ import pytest
 from envelope_examples import changed, plain
 
 from decodelog.fsm import limits
-from decodelog.fsm.envelope import admit, admitted
 from decodelog.fsm.errors import LimitExceeded, SchemaViolation
+from decodelog.fsm.request.envelope import admit, admitted
 
 STRUCTURED = {
     "policy.transforms": [{"kind": "grammar", "language": "json_schema", "source": '{"type":"object","a":1}'}],

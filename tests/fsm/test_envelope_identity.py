@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from decodelog.fsm.canonical import ListOrder, TextForm
-from decodelog.fsm.envelope import Envelope, admit, admitted, first_difference
 from decodelog.fsm.errors import Rejected, SchemaViolation
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.request.canonical import ListOrder, TextForm
+from decodelog.fsm.request.envelope import Envelope, admit, admitted, first_difference
+from decodelog.fsm.request.finish import FinishReason
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "envelope"
 

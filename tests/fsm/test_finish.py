@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from jobs import EOS, Live, call, crank, decision
 
 from decodelog.fsm.errors import BrokenInvariant
-from decodelog.fsm.finish import DEFAULT_ORDER, FROM_OUTSIDE, HELD_BACK, FinishReason, rank
-from decodelog.fsm.next_step import Step, close_reason, due_reasons, next_step
-from decodelog.fsm.state import Ending, State
-from decodelog.fsm.states import Status, Suffix
-from decodelog.fsm.transition import CloseRequest, CommitOutput, FailRequest, transition
+from decodelog.fsm.machine.next_step import Step, close_reason, due_reasons, next_step
+from decodelog.fsm.machine.state import Ending, State
+from decodelog.fsm.machine.states import Status, Suffix
+from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, FailRequest, transition
+from decodelog.fsm.request.finish import DEFAULT_ORDER, FROM_OUTSIDE, HELD_BACK, FinishReason, rank
 
 CANCELLED, TIMEOUT, _, STOP_STRING, STOP_TOKEN, _, END, LENGTH, CONTEXT_LIMIT = FinishReason
 

@@ -12,7 +12,7 @@ import pytest
 from jobs import EOS, Live, call, drawn, prompt_tokens, request, selection
 
 from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, Problem
-from decodelog.fsm.events import (
+from decodelog.fsm.machine.events import (
     STATE_BYTES,
     DecisionMade,
     Event,
@@ -21,15 +21,10 @@ from decodelog.fsm.events import (
     RequestAdmitted,
     RequestClosed,
 )
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.fold import committed, fold, fold_all
-from decodelog.fsm.output.detector import SEEKING, Detection
-from decodelog.fsm.output.json_value import Scan
-from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.output.structure import BEGUN, Structure
-from decodelog.fsm.state import Ending, State
-from decodelog.fsm.states import Status, Trigger
-from decodelog.fsm.transition import (
+from decodelog.fsm.machine.fold import committed, fold, fold_all
+from decodelog.fsm.machine.state import Ending, State
+from decodelog.fsm.machine.states import Status, Trigger
+from decodelog.fsm.machine.transition import (
     CloseRequest,
     Command,
     CommitOutput,
@@ -40,6 +35,11 @@ from decodelog.fsm.transition import (
     RecordPrompt,
     transition,
 )
+from decodelog.fsm.output.detector import SEEKING, Detection
+from decodelog.fsm.output.json_value import Scan
+from decodelog.fsm.output.standing import Standing
+from decodelog.fsm.output.structure import BEGUN, Structure
+from decodelog.fsm.request.finish import FinishReason
 
 # ---- a changed log ---------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodelog.fsm.errors import BrokenInvariant
-from decodelog.fsm.frontier import Frontier
-from decodelog.fsm.states import Suffix
+from decodelog.fsm.machine.frontier import Frontier
+from decodelog.fsm.machine.states import Suffix
 
 pytestmark = pytest.mark.contract("FSM-3")
 

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from jobs import EOS, Live, call, drawn, selection
 from test_load import read
 
-from decodelog.fsm.audit import Audited, compare, replay
 from decodelog.fsm.errors import CorruptRecord
-from decodelog.fsm.events import CallCompleted, DecisionMade, OutputCommitted, RequestAdmitted
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.fold import fold
+from decodelog.fsm.evidence.receipt import Selection
+from decodelog.fsm.evidence.rng import unit_draw
+from decodelog.fsm.machine.events import CallCompleted, DecisionMade, OutputCommitted, RequestAdmitted
+from decodelog.fsm.machine.fold import fold
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.thinned import ThinnedStep
+from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, FailCall, IssueDecision, RebuildLanes
 from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow, Record
-from decodelog.fsm.receipt import Selection
-from decodelog.fsm.rng import unit_draw
-from decodelog.fsm.snapshot import Snapshot
-from decodelog.fsm.states import Status
-from decodelog.fsm.thinned import ThinnedStep
-from decodelog.fsm.transcript import Transcript
-from decodelog.fsm.transition import CloseRequest, CommitOutput, FailCall, IssueDecision, RebuildLanes
+from decodelog.fsm.reading.audit import Audited, compare, replay
+from decodelog.fsm.reading.snapshot import Snapshot
+from decodelog.fsm.reading.transcript import Transcript
+from decodelog.fsm.request.finish import FinishReason
 
 pytestmark = pytest.mark.contract("LOG-3")
 

@@ -14,7 +14,7 @@ from decodelog.fsm.limits import BLANKS_MAX, JSON_DEPTH_MAX, JSON_KEY_BYTES_MAX,
 from decodelog.fsm.output.json_bytes import BROKEN, DONE
 from decodelog.fsm.output.json_value import START, Scan, finish, scan
 from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.strict_json import parse
+from decodelog.fsm.request.strict_json import parse
 
 INCOMPLETE, COMPLETE, INVALID = Standing.INCOMPLETE, Standing.COMPLETE, Standing.INVALID
 

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from jobs import EOS, Live, call, drawn, scores_of, selection
 from strategies import pieces, requests
 
-from decodelog.fsm import fold
-from decodelog.fsm.audit import replay
 from decodelog.fsm.errors import Problem
-from decodelog.fsm.events import CallFailed, DecisionMade, Event, TokenStep
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.load import jump, load
-from decodelog.fsm.next_step import Step, next_step
+from decodelog.fsm.evidence.receipt import Receipt
+from decodelog.fsm.machine import fold
+from decodelog.fsm.machine.events import CallFailed, DecisionMade, Event, TokenStep
+from decodelog.fsm.machine.next_step import Step, next_step
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, FailCall, FailRequest, IssueDecision
 from decodelog.fsm.ports import EMPTY_HEAD, Head, Record
-from decodelog.fsm.receipt import Receipt
-from decodelog.fsm.states import Status
-from decodelog.fsm.transcript import Transcript
-from decodelog.fsm.transition import CloseRequest, CommitOutput, FailCall, FailRequest, IssueDecision
+from decodelog.fsm.reading.audit import replay
+from decodelog.fsm.reading.load import jump, load
+from decodelog.fsm.reading.transcript import Transcript
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.store.codec import encode, entries
 
 pytestmark = pytest.mark.contract("FSM-3", "FSM-4", "OUT-7")

@@ -13,18 +13,18 @@ from jobs import EOS, Live, call, decision
 from msgpack import packb, unpackb
 from test_load import histories
 
-from decodelog.fsm.events import Parent
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.machine.events import Parent
+from decodelog.fsm.machine.state import Ending, State, Tenure
+from decodelog.fsm.machine.states import Status
 from decodelog.fsm.output.detector import Detection
 from decodelog.fsm.output.horizon import Horizon
 from decodelog.fsm.output.json_value import Scan
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.output.structure import Structure
 from decodelog.fsm.ports import Head
-from decodelog.fsm.snapshot import Snapshot, facts_of, plain, quiet, snapshot_of
-from decodelog.fsm.state import Ending, State, Tenure
-from decodelog.fsm.states import Status
-from decodelog.fsm.transcript import Transcript
+from decodelog.fsm.reading.snapshot import Snapshot, facts_of, plain, quiet, snapshot_of
+from decodelog.fsm.reading.transcript import Transcript
+from decodelog.fsm.request.finish import FinishReason
 
 pytestmark = pytest.mark.contract("RES-2", "RES-3")
 

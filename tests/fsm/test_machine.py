@@ -7,11 +7,12 @@ from itertools import product
 
 import pytest
 
-from decodelog.fsm import machine, table
 from decodelog.fsm.errors import BrokenTable, IllegalTransition
-from decodelog.fsm.machine import TABLE, build, check, compile_table, target
-from decodelog.fsm.states import Status, Trigger
-from decodelog.fsm.table import INITIAL, ROWS
+from decodelog.fsm.machine import compiled as machine
+from decodelog.fsm.machine import table
+from decodelog.fsm.machine.compiled import TABLE, build, check, compile_table, target
+from decodelog.fsm.machine.states import Status, Trigger
+from decodelog.fsm.machine.table import INITIAL, ROWS
 
 pytestmark = pytest.mark.contract("FSM-1")
 
@@ -96,7 +97,7 @@ def test_a_broken_table_is_refused(rows: list[machine.Row], reason: str) -> None
 
 
 def test_a_broken_table_is_refused_at_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("decodelog.fsm.machine_again", machine.__file__)
+    spec = importlib.util.spec_from_file_location("decodelog.fsm.machine.again", machine.__file__)
     assert spec is not None
     assert spec.loader is not None
     spec.loader.exec_module(again := importlib.util.module_from_spec(spec))

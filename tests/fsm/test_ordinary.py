@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from jobs import EOS, Live, call, selection
 from test_load import choices, histories
 
-from decodelog.fsm import ordinary
 from decodelog.fsm.errors import Problem
-from decodelog.fsm.fold import fold_all
+from decodelog.fsm.machine import token_step as ordinary
+from decodelog.fsm.machine.fold import fold_all
+from decodelog.fsm.machine.state import State
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import Command, CommitOutput, CompleteCall, IssueDecision, one_by_one, transitions
 from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.state import State
-from decodelog.fsm.states import Status
-from decodelog.fsm.transition import Command, CommitOutput, CompleteCall, IssueDecision, one_by_one, transitions
 
 pytestmark = pytest.mark.contract("FSM-2", "FSM-4", "FSM-6")
 

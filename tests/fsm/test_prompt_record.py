@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from decodelog.fsm.errors import BrokenInvariant
-from decodelog.fsm.prompt import PromptToken, PromptWish, check, digest, text_of
-from decodelog.fsm.receipt import Alternative
+from decodelog.fsm.evidence.prompt_record import PromptToken, PromptWish, check, digest, text_of
+from decodelog.fsm.evidence.receipt import Alternative
 
 BEST = (Alternative(7, -0.25, -0.25, b"g"), Alternative(8, -1.5, -1.5, b"h"))
 SCORED = (PromptToken(b"a", True), PromptToken(b"b", False, -0.5, BEST), PromptToken(b"c", False, -0.75, BEST))

@@ -14,16 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import Live, call, decision, drawn, prompt_tokens, scores_of, selection
 
-from decodelog.fsm.envelope import admitted
 from decodelog.fsm.errors import BrokenInvariant, ReceiptConflict
-from decodelog.fsm.events import DecisionMade, RequestAdmitted
-from decodelog.fsm.fold import committed, fold, fold_all
-from decodelog.fsm.next_step import Step, next_step
-from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.receipt import Alternative, Receipt, Selection, issue
-from decodelog.fsm.state import State
-from decodelog.fsm.states import Status
-from decodelog.fsm.transition import (
+from decodelog.fsm.evidence.receipt import Alternative, Receipt, Selection, issue
+from decodelog.fsm.machine.events import DecisionMade, RequestAdmitted
+from decodelog.fsm.machine.fold import committed, fold, fold_all
+from decodelog.fsm.machine.next_step import Step, next_step
+from decodelog.fsm.machine.state import State
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import (
     CommitOutput,
     CompleteCall,
     IssueDecision,
@@ -32,6 +30,8 @@ from decodelog.fsm.transition import (
     transition,
     transitions,
 )
+from decodelog.fsm.output.standing import Standing
+from decodelog.fsm.request.envelope import admitted
 
 pytestmark = pytest.mark.contract("FSM-5")
 

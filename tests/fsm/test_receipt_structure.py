@@ -8,12 +8,12 @@ import pytest
 from jobs import EOS, Live, call, selection
 
 from decodelog.fsm.errors import BrokenInvariant, Terminal
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.fold import cuts, fold_all
+from decodelog.fsm.machine.fold import cuts, fold_all
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, IssueDecision, transition
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.output.stop_matcher import Match
-from decodelog.fsm.states import Status
-from decodelog.fsm.transition import CloseRequest, CommitOutput, IssueDecision, transition
+from decodelog.fsm.request.finish import FinishReason
 
 pytestmark = pytest.mark.contract("FSM-5")
 

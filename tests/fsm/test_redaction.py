@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from decodelog.fsm import errors
 from decodelog.fsm.errors import Problem
-from decodelog.fsm.redaction import redacted, redacted_facts, redacted_url, unreadable_url
+from decodelog.fsm.errors.redaction import redacted, redacted_facts, redacted_url, unreadable_url
 
 SECRET = "hunter2"
 HOLDERS = [

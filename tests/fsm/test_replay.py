@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import EOS, Live, call, crank, decision, drawn, scores_of
 
-from decodelog.fsm.events import Event, OutputCommitted
-from decodelog.fsm.fold import fold, fold_all
-from decodelog.fsm.next_step import Step, next_step
-from decodelog.fsm.states import Status
-from decodelog.fsm.transcript import Transcript
-from decodelog.fsm.transition import CommitOutput, IssueDecision
+from decodelog.fsm.machine.events import Event, OutputCommitted
+from decodelog.fsm.machine.fold import fold, fold_all
+from decodelog.fsm.machine.next_step import Step, next_step
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import CommitOutput, IssueDecision
+from decodelog.fsm.reading.transcript import Transcript
 
 pytestmark = pytest.mark.contract("FSM-4", "FSM-6", "RES-4")
 

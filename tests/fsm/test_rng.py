@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodelog.fsm.errors import BrokenInvariant, LimitExceeded
-from decodelog.fsm.rng import draw_address, philox4, splitmix64, splitmix64_mix, unit_draw, unit_draws
+from decodelog.fsm.evidence.rng import draw_address, philox4, splitmix64, splitmix64_mix, unit_draw, unit_draws
 
 ALGORITHMS = ["philox4x32-10", "splitmix64"]
 WORD32 = st.integers(0, 2**32 - 1)

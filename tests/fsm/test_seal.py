@@ -12,14 +12,14 @@ from envelope_examples import FACTS, PLAIN_FACTS, RUNTIME, full
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodelog.fsm.admission import check
-from decodelog.fsm.artifact import ArtifactFacts
-from decodelog.fsm.draft import Draft, draft_from
-from decodelog.fsm.envelope import Envelope, admit, admitted, first_difference
 from decodelog.fsm.errors import LimitExceeded, NotAdmissible, SchemaViolation
 from decodelog.fsm.limits import CONTEXT_TOKENS_MAX
-from decodelog.fsm.seal import seal
-from decodelog.fsm.transforms import SEALED_ORDER
+from decodelog.fsm.request.admission import check
+from decodelog.fsm.request.artifact import ArtifactFacts
+from decodelog.fsm.request.draft import Draft, draft_from
+from decodelog.fsm.request.envelope import Envelope, admit, admitted, first_difference
+from decodelog.fsm.request.seal import seal
+from decodelog.fsm.request.transforms import SEALED_ORDER
 
 
 class ByteText:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from decodelog.fsm import limits
 from decodelog.fsm.errors import LimitExceeded, MalformedJson, SchemaViolation
-from decodelog.fsm.strict_json import parse, path_text
+from decodelog.fsm.request.strict_json import parse, path_text
 
 SCALARS = (
     st.none()

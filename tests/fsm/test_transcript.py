@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jobs import EOS, Live, call, crank, decision, selection
 
-from decodelog.fsm.emission import Emission, Token
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.transcript import Transcript
-from decodelog.fsm.transition import CloseRequest, CommitOutput, FailRequest, IssueDecision, RebuildLanes
+from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, FailRequest, IssueDecision, RebuildLanes
+from decodelog.fsm.reading.emission import Emission, Token
+from decodelog.fsm.reading.transcript import Transcript
+from decodelog.fsm.request.finish import FinishReason
 
 pytestmark = pytest.mark.contract("OUT-7")
 

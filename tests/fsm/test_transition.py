@@ -13,12 +13,11 @@ from jobs import call, decision, prompt_tokens, scores_of
 from situations import SITUATIONS, STATES, held, pending
 
 from decodelog.fsm.errors import Problem
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.fold import fold
-from decodelog.fsm.machine import target
-from decodelog.fsm.state import NO_RECEIPT, State
-from decodelog.fsm.states import Status, Trigger
-from decodelog.fsm.transition import (
+from decodelog.fsm.machine.compiled import target
+from decodelog.fsm.machine.fold import fold
+from decodelog.fsm.machine.state import NO_RECEIPT, State
+from decodelog.fsm.machine.states import Status, Trigger
+from decodelog.fsm.machine.transition import (
     CloseRequest,
     Command,
     CommitOutput,
@@ -30,6 +29,7 @@ from decodelog.fsm.transition import (
     StartAttempt,
     transition,
 )
+from decodelog.fsm.request.finish import FinishReason
 
 COMMANDS: dict[str, Callable[[State], Command]] = {
     "start": lambda state: StartAttempt(2, "worker-2"),

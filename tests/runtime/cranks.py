@@ -6,10 +6,10 @@ from typing import Any
 
 from databases import wall_clock_ms
 
-from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import LostTenure
 from decodelog.fsm.ports import Store
-from decodelog.fsm.transcript import Transcript
+from decodelog.fsm.reading.transcript import Transcript
+from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job
 from decodelog.runtime.models.script import Fault, Script, ScriptedConfig

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodelog.fsm.receipt import Selection
+from decodelog.fsm.evidence.receipt import Selection
 from decodelog.runtime.policy import transforms
 from decodelog.runtime.policy.decide import decide
 from decodelog.runtime.policy.edits import Beside, edit

@@ -9,8 +9,8 @@ import pytest
 from cranks import model, run
 from test_text_faults import FACE, FIRST, Case, check, declared, says, split_of, store
 
-from decodelog.fsm.emission import Emission
 from decodelog.fsm.ports import Store
+from decodelog.fsm.reading.emission import Emission
 from decodelog.runtime.models.script import EOS
 
 __all__ = ["store"]

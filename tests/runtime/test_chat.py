@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_tokenizer import templated
 
-from decodelog.fsm.admission import RuntimeFacts
-from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import ContradictoryModel, NotAdmissible, TemplateFailed
-from decodelog.fsm.seal import seal
+from decodelog.fsm.request.admission import RuntimeFacts
+from decodelog.fsm.request.draft import draft_from
+from decodelog.fsm.request.seal import seal
 from decodelog.runtime.artifacts import load_facts
 from decodelog.runtime.chat import ChatTemplate
 from decodelog.runtime.tokenizer import TextInterface, added_tokens

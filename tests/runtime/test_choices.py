@@ -9,9 +9,9 @@ import pytest
 from cranks import admit, assert_audited, engine, finish, model, result, run, turn
 from databases import wall_clock_ms
 
-from decodelog.fsm.draft import draft_from
-from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.ports import Store
+from decodelog.fsm.request.draft import draft_from
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.service.family import submit_choices
 from decodelog.service.turns import Turns

@@ -7,13 +7,13 @@ import pytest
 from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
 
 from decodelog.fsm.errors import NotAdmissible, Terminal
-from decodelog.fsm.events import AttemptStarted, CallCompleted, DecisionMade, LanesRebuilt, OutputCommitted
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.evidence.receipt import Selection
+from decodelog.fsm.evidence.rng import unit_draw
+from decodelog.fsm.machine.events import AttemptStarted, CallCompleted, DecisionMade, LanesRebuilt, OutputCommitted
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, CompleteCall, IssueDecision, StartAttempt
 from decodelog.fsm.ports import Outcome
-from decodelog.fsm.receipt import Selection
-from decodelog.fsm.rng import unit_draw
-from decodelog.fsm.states import Status
-from decodelog.fsm.transition import CloseRequest, CommitOutput, CompleteCall, IssueDecision, StartAttempt
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.models.script import Fault
 from decodelog.runtime.session import Prefill
 from decodelog.service.compose import admit_job

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from cranks import admit, assert_audited, engine, finish, model, result, run
 
-from decodelog.fsm.draft import Draft
-from decodelog.fsm.envelope import Envelope
 from decodelog.fsm.errors import IdempotencyConflict, NoSuchStep, NotAdmissible, SchemaViolation
-from decodelog.fsm.events import Parent, RequestAdmitted
+from decodelog.fsm.machine.events import Parent, RequestAdmitted
 from decodelog.fsm.ports import Store
+from decodelog.fsm.request.draft import Draft
+from decodelog.fsm.request.envelope import Envelope
 from decodelog.service.fork import FIELDS, fork
 from decodelog.service.reading import transcript_of
 

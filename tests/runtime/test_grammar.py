@@ -10,12 +10,12 @@ import jsonschema
 import numpy as np
 import pytest
 
-from decodelog.fsm.canonical import ordered_json
 from decodelog.fsm.errors import BrokenInvariant, GrammarRefused
 from decodelog.fsm.limits import BLANKS_MAX, JSON_DEPTH_MAX, JSON_KEY_BYTES_MAX, JSON_KEYS_MAX, NUMERAL_BYTES_MAX
 from decodelog.fsm.output.json_value import START, scan
 from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.transforms import Grammar
+from decodelog.fsm.request.canonical import ordered_json
+from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.policy.grammar import Grammars, Parser
 
 pytestmark = pytest.mark.contract("OUT-5")

@@ -10,10 +10,10 @@ from cranks import admit, assert_audited, engine, finish, model, result, run, tu
 from llguidance import LLParserLimits
 
 from decodelog.fsm.errors import GrammarRefused, GrammarTooCostly
-from decodelog.fsm.events import RequestFailed
 from decodelog.fsm.limits import MASK_MS_MAX, MASKS_OVER_MS_MAX
+from decodelog.fsm.machine.events import RequestFailed
 from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.transforms import Grammar
+from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.runtime.policy import grammar

@@ -11,7 +11,7 @@ from cranks import admit, assert_audited, engine, finish, result, run, turn
 
 from decodelog.fsm.errors import GrammarRefused
 from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.transforms import Grammar
+from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.runtime.policy.grammar import Grammars, Parser

@@ -10,11 +10,9 @@ from test_known_faults import decoding
 from test_overlap import held_engine
 
 from decodelog.fsm.errors import BrokenInvariant, DatabaseUnavailable, LostTenure
-from decodelog.fsm.events import CallCompleted, RequestClosed
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.ports import Outcome, Store
-from decodelog.fsm.receipt import Selection
-from decodelog.fsm.transition import (
+from decodelog.fsm.evidence.receipt import Selection
+from decodelog.fsm.machine.events import CallCompleted, RequestClosed
+from decodelog.fsm.machine.transition import (
     CloseRequest,
     Command,
     CommitOutput,
@@ -23,6 +21,8 @@ from decodelog.fsm.transition import (
     IssueDecision,
     StartAttempt,
 )
+from decodelog.fsm.ports import Outcome, Store
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.job import Job
 from decodelog.runtime.models.script import Fault
 from decodelog.runtime.session import Session

@@ -8,15 +8,15 @@ import pytest
 from cranks import admit, claim, engine, finish, model, result, turn
 from sqlalchemy import select, text, update
 
-from decodelog.fsm.emission import Emission
 from decodelog.fsm.errors import CorruptRecord
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.load import load
+from decodelog.fsm.machine.state import State
+from decodelog.fsm.machine.transition import CloseRequest
 from decodelog.fsm.ports import Head
-from decodelog.fsm.snapshot import Keep, Snapshot
-from decodelog.fsm.state import State
-from decodelog.fsm.transcript import Transcript
-from decodelog.fsm.transition import CloseRequest
+from decodelog.fsm.reading.emission import Emission
+from decodelog.fsm.reading.load import load
+from decodelog.fsm.reading.snapshot import Keep, Snapshot
+from decodelog.fsm.reading.transcript import Transcript
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.job import Job
 from decodelog.service.audit import audit
 from decodelog.service.erase import erase

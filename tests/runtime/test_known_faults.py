@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from cranks import WORKER, admit, assert_audited, claim, engine, finish, result, run, transcript, turn
 
-from decodelog.fsm.events import DecisionMade, OutputCommitted
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.evidence.receipt import Selection
+from decodelog.fsm.machine.events import DecisionMade, OutputCommitted
 from decodelog.fsm.ports import Store
-from decodelog.fsm.receipt import Selection
-from decodelog.fsm.transcript import Emission
+from decodelog.fsm.reading.transcript import Emission
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.models.config import parse_config
 from decodelog.runtime.models.decoder import seeded_decoder
 from decodelog.runtime.models.script import Piece, Script, ScriptedConfig

@@ -10,8 +10,8 @@ from cranks import LEASE_MS, assert_audited, model, result
 from databases import wall_clock_ms
 from workers import ENDLESS, FAST, running, wait_for
 
-from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import BrokenArtifact, NotRunnableHere
+from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.host import THREADS
 from decodelog.runtime.loading import Loading
 from decodelog.runtime.worker import Worker

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from cranks import admit, assert_audited, engine, finish, result, run, turn
 
-from decodelog.fsm.emission import plain
 from decodelog.fsm.errors import BrokenInvariant
-from decodelog.fsm.events import OutputCommitted
-from decodelog.fsm.finish import DEFAULT_ORDER, FinishReason
-from decodelog.fsm.fold import fold_all
-from decodelog.fsm.load import load
-from decodelog.fsm.transcript import Transcript
+from decodelog.fsm.machine.events import OutputCommitted
+from decodelog.fsm.machine.fold import fold_all
+from decodelog.fsm.reading.emission import plain
+from decodelog.fsm.reading.load import load
+from decodelog.fsm.reading.transcript import Transcript
+from decodelog.fsm.request.finish import DEFAULT_ORDER, FinishReason
 from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.service.explain import decision_of, explained
@@ -117,7 +117,7 @@ def test_of_several_stops_the_declared_order_says_which_is_named(monkeypatch, me
     of = writing("ab", END)
     order = list(DEFAULT_ORDER)
     order.remove(FinishReason.STOP_TOKEN)
-    monkeypatch.setattr("decodelog.fsm.seal.DEFAULT_ORDER", (FinishReason.STOP_TOKEN, *order))
+    monkeypatch.setattr("decodelog.fsm.request.seal.DEFAULT_ORDER", (FinishReason.STOP_TOKEN, *order))
     done = run(memory, of, stop=["END"], stop_token_ids=[END])
     assert (done["finish_reason"], done["matched_stop"]) == ("stop_token", END)
     assert_audited(memory)

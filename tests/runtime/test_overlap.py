@@ -12,9 +12,9 @@ from cranks import admit, assert_audited, claim, engine, finish, model, result, 
 from workers import PATIENCE_S
 
 from decodelog.fsm.errors import DatabaseUnavailable
-from decodelog.fsm.events import CallCompleted
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.machine.events import CallCompleted
 from decodelog.fsm.ports import Outcome
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime import patience
 from decodelog.runtime.engine import Engine
 from decodelog.store import driver

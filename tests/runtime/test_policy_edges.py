@@ -10,8 +10,8 @@ import transformers
 from pydantic import TypeAdapter
 from score_rows import one
 
-from decodelog.fsm.edges import EDGES, Edge, Effect
-from decodelog.fsm.transforms import SEALED_ORDER, Transform
+from decodelog.fsm.request.edges import EDGES, Edge, Effect
+from decodelog.fsm.request.transforms import SEALED_ORDER, Transform
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.plans import kernel_of
 

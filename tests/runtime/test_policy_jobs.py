@@ -8,7 +8,7 @@ import pytest
 from cranks import admit, assert_audited, claim, engine, finish, model, result, run, transcript
 
 from decodelog.fsm.errors import NotAdmissible, SchemaViolation
-from decodelog.fsm.events import DecisionMade
+from decodelog.fsm.machine.events import DecisionMade
 from decodelog.runtime.models.script import EOS
 from decodelog.runtime.policy.kinds import MinNewTokens
 

@@ -13,12 +13,12 @@ from cranks import admit, assert_audited, engine, finish, model, result, run, tr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodelog.fsm import admission
 from decodelog.fsm.errors import NonFiniteScores, NotAdmissible, Problem
-from decodelog.fsm.events import Event, PromptRecorded
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.evidence.prompt_record import PromptToken
+from decodelog.fsm.machine.events import Event, PromptRecorded
 from decodelog.fsm.ports import Store
-from decodelog.fsm.prompt import PromptToken
+from decodelog.fsm.request import admission
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.models.config import parse_config
 from decodelog.runtime.models.decoder import WATCHED_ROWS, Decoder, seeded_decoder
 from decodelog.runtime.models.script import ANSWER, Fault

@@ -8,10 +8,10 @@ import pytest
 from cranks import admit, assert_audited, engine, finish, model, result, run, transcript, turn
 from test_text_faults import says
 
-from decodelog.fsm.events import CallCompleted, Event, RequestClosed
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.machine.events import CallCompleted, Event, RequestClosed
+from decodelog.fsm.machine.states import Suffix
 from decodelog.fsm.ports import Store
-from decodelog.fsm.states import Suffix
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.models.script import Fault, Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel
 

@@ -9,8 +9,8 @@ from cranks import admit, assert_audited, model, result
 from tiny_model import fetched, reference, release, wheel
 from workers import FAST, running, wait_for, worker
 
-from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import NoFreeSlot
+from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.native import NativeModel
 from decodelog.runtime.worker import Worker

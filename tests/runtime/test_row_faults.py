@@ -9,8 +9,8 @@ from cranks import admit, assert_audited, model, result, transcript
 from workers import FAST, worker
 
 from decodelog.fsm.errors import JobFault
-from decodelog.fsm.events import TokenStep
-from decodelog.fsm.transcript import Transcript
+from decodelog.fsm.machine.events import TokenStep
+from decodelog.fsm.reading.transcript import Transcript
 from decodelog.runtime import engine as engine_module
 from decodelog.runtime import selections as selections_module
 from decodelog.runtime.engine import Engine

@@ -23,8 +23,8 @@ from decodelog.fsm.errors import (
     ScoreNotConsumable,
     TokenOutOfRange,
 )
-from decodelog.fsm.receipt import Selection
-from decodelog.fsm.rng import unit_draw
+from decodelog.fsm.evidence.receipt import Selection
+from decodelog.fsm.evidence.rng import unit_draw
 from decodelog.runtime.models.script import ANSWER, EOS, Fault, Piece, Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel, load_scripted
 from decodelog.runtime.policy.decide import decide

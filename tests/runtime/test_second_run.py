@@ -16,10 +16,10 @@ from cranks import admit, assert_audited, claim, engine, finish, transcript, tur
 from test_known_faults import ENDLESS, decoding, selections
 
 from decodelog.fsm.errors import CallFailed
-from decodelog.fsm.events import CallCompleted, LanesRebuilt
-from decodelog.fsm.events import CallFailed as CallHasFailed
+from decodelog.fsm.machine.events import CallCompleted, LanesRebuilt
+from decodelog.fsm.machine.events import CallFailed as CallHasFailed
 from decodelog.fsm.ports import Store
-from decodelog.fsm.rebuilds import Rebuild, rebuilds
+from decodelog.fsm.reading.rebuilds import Rebuild, rebuilds
 from decodelog.runtime.batcher import Batcher
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.runtime.segments import Segments

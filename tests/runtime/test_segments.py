@@ -14,8 +14,8 @@ from databases import wall_clock_ms
 from test_known_faults import CONFIG, decoding, selections
 
 from decodelog.fsm.errors import ForeignLane, PrefillNeedsEmptyLane, PromptTooLong, SessionMismatch
-from decodelog.fsm.events import Event, LanesRebuilt
 from decodelog.fsm.limits import TENURES_STALLED_MAX
+from decodelog.fsm.machine.events import Event, LanesRebuilt
 from decodelog.fsm.ports import Store
 from decodelog.runtime import segments as segments_module
 from decodelog.runtime.engine import Engine

@@ -9,12 +9,12 @@ import pytest
 from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
 
 from decodelog.fsm.errors import BrokenInvariant, GrammarRefused, NotAdmissible
-from decodelog.fsm.events import AttemptStarted, DecisionMade
+from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.limits import BLANKS_MAX, NUMERAL_BYTES_MAX
+from decodelog.fsm.machine.events import AttemptStarted, DecisionMade
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import CompleteCall, IssueDecision, StartAttempt
 from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.receipt import Selection
-from decodelog.fsm.states import Status
-from decodelog.fsm.transition import CompleteCall, IssueDecision, StartAttempt
 from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.store.memory_log import MemoryStore

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from cranks import admit, assert_audited, engine, finish, result
 
-from decodelog.fsm.canonical import ordered_json
 from decodelog.fsm.errors import Problem
 from decodelog.fsm.output.json_value import START, scan
 from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.transforms import Grammar
+from decodelog.fsm.request.canonical import ordered_json
+from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.model import Model
 from decodelog.runtime.policy.grammar import grammars_of
 from decodelog.service.models import Models

@@ -11,9 +11,9 @@ import pytest
 from cranks import admit, assert_audited, engine, finish, result, transcript, turn
 from databases import wall_clock_ms
 
-from decodelog.fsm.emission import Emission
 from decodelog.fsm.errors import NotAdmissible, Problem, SchemaViolation
 from decodelog.fsm.ports import Store
+from decodelog.fsm.reading.emission import Emission
 from decodelog.runtime.models.script import EOS, Piece, Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.store.memory_log import MemoryStore

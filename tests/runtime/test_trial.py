@@ -11,7 +11,7 @@ from cranks import admit, assert_audited, model, result
 from workers import FAST, worker
 
 from decodelog.fsm.errors import GrammarRefused
-from decodelog.fsm.transforms import Grammar
+from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.policy import grammar as grammars
 from decodelog.runtime.policy.grammar import Grammars
 from decodelog.runtime.trial import MIB, trial

@@ -11,12 +11,12 @@ from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result
 from databases import Clock, wall_clock_ms
 from workers import ENDLESS, FAST, PATIENCE_S, running, wait_for, worker
 
-from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import DatabaseLocked, LostTenure, UnknownModel
-from decodelog.fsm.events import CallCompleted
-from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.limits import TENURES_STALLED_MAX
+from decodelog.fsm.machine.events import CallCompleted
 from decodelog.fsm.ports import Command
+from decodelog.fsm.request.draft import draft_from
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job
 from decodelog.runtime.worker import Pace, Worker

@@ -15,7 +15,7 @@ import pytest
 from commandline import decodelog, script
 from sqlalchemy import text
 
-from decodelog.fsm.events import AttemptStarted, Event
+from decodelog.fsm.machine.events import AttemptStarted, Event
 from decodelog.fsm.ports import EMPTY_HEAD, Head
 from decodelog.service.anchors import Anchor, Anchors, anchored, keep
 from decodelog.service.database import opened

@@ -19,8 +19,8 @@ from msgpack import packb
 
 from decodelog.fsm.errors import CorruptRecord
 from decodelog.fsm.limits import NEW_TOKENS_MAX, PAYLOAD_BYTES_MAX, SEALED_BYTES_MAX
+from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow
-from decodelog.fsm.states import Status
 from decodelog.service.audit import verify
 from decodelog.store import sealed
 from decodelog.store.bundle import APPEND, MANIFEST, write

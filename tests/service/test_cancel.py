@@ -11,9 +11,9 @@ from commandline import decodelog
 from sqlalchemy import select
 
 from decodelog.fsm.errors import DatabaseUnavailable, LostTenure, Problem
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.machine.transition import CloseRequest, StartAttempt
 from decodelog.fsm.ports import Command
-from decodelog.fsm.transition import CloseRequest, StartAttempt
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.job import Job
 from decodelog.runtime.worker import Pace
 from decodelog.service.cancel import ask_to_end, cancel, cancel_all

@@ -10,9 +10,9 @@ import pytest
 from commandline import TEXT
 from databases import wall_clock_ms
 
-from decodelog.fsm.draft import draft_from
-from decodelog.fsm.emission import Emission
 from decodelog.fsm.errors import DatabaseUnavailable
+from decodelog.fsm.reading.emission import Emission
+from decodelog.fsm.request.draft import draft_from
 from decodelog.service.carry import carry
 from decodelog.service.models import Models
 from decodelog.service.submit import submit

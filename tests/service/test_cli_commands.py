@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from commandline import TEXT, decodelog, jobs, script
 
-from decodelog.fsm.draft import Draft, draft_from
 from decodelog.fsm.errors import DatabaseUnavailable, LostTenure
+from decodelog.fsm.request.draft import Draft, draft_from
 from decodelog.service import terminal
 from decodelog.service.cli import EXAMPLES
 from decodelog.service.commands.worker import Watch

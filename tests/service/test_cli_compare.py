@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from commandline import TEXT, decodelog, script
 
-from decodelog.fsm.compare import LEVELS
 from decodelog.fsm.ports import EventLog
+from decodelog.fsm.reading.compare import LEVELS
 from decodelog.runtime.batcher import Batcher
 from decodelog.runtime.engine import Engine
 from decodelog.runtime.job import Job

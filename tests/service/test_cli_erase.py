@@ -12,8 +12,8 @@ import pytest
 from commandline import decodelog, jobs, script
 from sqlalchemy import Engine, event, text
 
+from decodelog.fsm.machine.spec import binding_of
 from decodelog.fsm.ports import Command
-from decodelog.fsm.spec import binding_of
 from decodelog.runtime.segment_files import folder_of
 from decodelog.service.audit import verify
 from decodelog.service.database import opened

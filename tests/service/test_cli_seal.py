@@ -11,11 +11,11 @@ from commandline import decodelog, jobs, script
 from sqlalchemy import event
 
 from decodelog.fsm.errors import ContentErased
-from decodelog.fsm.events import DecisionMade, RequestClosed
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.machine.events import DecisionMade, RequestClosed
+from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import Append, Head, Outcome
-from decodelog.fsm.snapshot import Snapshot
-from decodelog.fsm.states import Status
+from decodelog.fsm.reading.snapshot import Snapshot
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.service import audit as auditing
 from decodelog.service import seal as sealing
 from decodelog.service.database import opened

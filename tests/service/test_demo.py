@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from commandline import decodelog, script
 
-from decodelog.fsm.events import DecisionMade, OutputCommitted
-from decodelog.fsm.receipt import Receipt, Selection
+from decodelog.fsm.evidence.receipt import Receipt, Selection
+from decodelog.fsm.machine.events import DecisionMade, OutputCommitted
 from decodelog.service import demo
 from decodelog.service.audit import Report
 from decodelog.service.database import open_database

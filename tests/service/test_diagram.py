@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from commandline import decodelog
 
-from decodelog.fsm.states import Status, Trigger
-from decodelog.fsm.table import ROWS
+from decodelog.fsm.machine.states import Status, Trigger
+from decodelog.fsm.machine.table import ROWS
 from decodelog.service import diagram
 
 SVG = "{http://www.w3.org/2000/svg}"

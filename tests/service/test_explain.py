@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from commandline import TEXT, decodelog, script
 
-from decodelog.fsm.finish import FinishReason
-from decodelog.fsm.receipt import Alternative, Selection
-from decodelog.fsm.rng import unit_draw
-from decodelog.fsm.transforms import ForcedTokens, LogitBias, TopP, TypicalP
-from decodelog.fsm.transition import CloseRequest, CompleteCall, IssueDecision, StartAttempt
+from decodelog.fsm.evidence.receipt import Alternative, Selection
+from decodelog.fsm.evidence.rng import unit_draw
+from decodelog.fsm.machine.transition import CloseRequest, CompleteCall, IssueDecision, StartAttempt
+from decodelog.fsm.request.finish import FinishReason
+from decodelog.fsm.request.transforms import ForcedTokens, LogitBias, TopP, TypicalP
 from decodelog.runtime.job import Job
 from decodelog.service.database import opened
 from decodelog.service.explain import decision_of, explained

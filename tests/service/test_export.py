@@ -12,9 +12,9 @@ import pytest
 from commandline import decodelog, script
 
 from decodelog.fsm.errors import CorruptRecord, UnwritableOutput
-from decodelog.fsm.load import load
 from decodelog.fsm.ports import Head
-from decodelog.fsm.transcript import Transcript
+from decodelog.fsm.reading.load import load
+from decodelog.fsm.reading.transcript import Transcript
 from decodelog.service.audit import audit, verify
 from decodelog.service.database import opened
 from decodelog.service.export import export

@@ -14,8 +14,8 @@ from commandline import decodelog, script
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodelog.fsm.audit import Fault
 from decodelog.fsm.errors import NotAnExport
+from decodelog.fsm.reading.audit import Fault
 from decodelog.service.audit import Report, audit, verify
 from decodelog.service.database import opened
 from decodelog.store.bundle import APPEND, JOB, KIND, Bundle, write

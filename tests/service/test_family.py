@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from databases import wall_clock_ms
 
-from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import (
     AmbiguousJob,
     FamilyMeant,
@@ -21,7 +20,8 @@ from decodelog.fsm.errors import (
 )
 from decodelog.fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX
 from decodelog.fsm.ports import Admission, Store
-from decodelog.fsm.seal import seal
+from decodelog.fsm.request.draft import draft_from
+from decodelog.fsm.request.seal import seal
 from decodelog.runtime.models.script import Script, ScriptedConfig
 from decodelog.runtime.models.scripted import ScriptedModel
 from decodelog.service.audit import audit

@@ -13,7 +13,7 @@ from test_restore import SAYS, contents, here, model, stage, there
 from test_snapshot_files import Stage
 
 from decodelog.fsm.errors import BrokenSnapshot, LimitExceeded, NotAdmissible, SchemaViolation
-from decodelog.fsm.names import check_job_name, check_model_name, choice_in
+from decodelog.fsm.request.names import check_job_name, check_model_name, choice_in
 from decodelog.service.naming import choice_of, choices_of, family_of
 from decodelog.service.restore import restore
 from decodelog.service.submit import admit_job

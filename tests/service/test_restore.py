@@ -18,8 +18,8 @@ from test_snapshot_files import MODEL, Stage
 
 from decodelog.fsm.errors import BrokenSnapshot, ContentLeftOut, RestoreConflict, SealRefused
 from decodelog.fsm.limits import RETAIN_MS_MAX, SAFE_INTEGER_MAX
+from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import EMPTY_HEAD, JobRow
-from decodelog.fsm.states import Status
 from decodelog.service.audit import audit
 from decodelog.service.export import export, redacted
 from decodelog.service.restore import _possible as possible

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from commandline import decodelog, ended, jobs, process, wait_for
 
-from decodelog.fsm.events import LanesRebuilt
+from decodelog.fsm.machine.events import LanesRebuilt
 from decodelog.service.database import opened
 from decodelog.service.reading import events_of
 

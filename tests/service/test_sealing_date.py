@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from decodelog.fsm.draft import draft_from
 from decodelog.fsm.errors import IdempotencyConflict
+from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.artifacts import find_model
 from decodelog.runtime.native import NativeModel
 from decodelog.service.family import submit_choices

@@ -12,11 +12,11 @@ from commandline import decodelog, script
 from databases import wall_clock_ms
 from msgpack import packb, unpackb
 
-from decodelog.fsm.draft import draft_from
-from decodelog.fsm.emission import Emission
 from decodelog.fsm.errors import BrokenSnapshot, JobBusy, NotAnExport, Problem, RestoreConflict, UnwritableOutput
-from decodelog.fsm.events import CallCompleted, LanesRebuilt
-from decodelog.fsm.state import State
+from decodelog.fsm.machine.events import CallCompleted, LanesRebuilt
+from decodelog.fsm.machine.state import State
+from decodelog.fsm.reading.emission import Emission
+from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.worker import Worker
 from decodelog.service.audit import audit
 from decodelog.service.compare import against_reexecution

@@ -9,9 +9,9 @@ import pytest
 from commandline import decodelog, script
 from test_snapshot_files import Stage, output
 
-from decodelog.fsm.receipt import Selection
-from decodelog.fsm.states import Status
-from decodelog.fsm.transition import CompleteCall, FailRequest, IssueDecision, StartAttempt
+from decodelog.fsm.evidence.receipt import Selection
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.transition import CompleteCall, FailRequest, IssueDecision, StartAttempt
 from decodelog.runtime.job import Job
 from decodelog.service.audit import audit
 from decodelog.service.incarnation import new_worker_name

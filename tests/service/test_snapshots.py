@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from databases import wall_clock_ms
 
-from decodelog.fsm.draft import draft_from
-from decodelog.fsm.emission import Emission
-from decodelog.fsm.events import LanesRebuilt
+from decodelog.fsm.machine.events import LanesRebuilt
+from decodelog.fsm.machine.state import State
 from decodelog.fsm.ports import Store
-from decodelog.fsm.state import State
+from decodelog.fsm.reading.emission import Emission
+from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.worker import Worker
 from decodelog.service.audit import audit
 from decodelog.service.compose import new_worker

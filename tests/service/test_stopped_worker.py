@@ -14,7 +14,7 @@ import pytest
 from commandline import PATIENCE_S, decodelog, wait_for
 
 from decodelog.fsm.errors import DatabaseLocked
-from decodelog.fsm.events import AttemptStarted, LanesRebuilt
+from decodelog.fsm.machine.events import AttemptStarted, LanesRebuilt
 from decodelog.fsm.ports import Outcome
 from decodelog.runtime.models.scripted import load_scripted
 from decodelog.runtime.worker import Pace, Worker

@@ -9,7 +9,7 @@ from commandline import decodelog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decodelog.fsm.emission import Emission, Token
+from decodelog.fsm.reading.emission import Emission, Token
 from decodelog.service import stream
 from decodelog.service.database import opened
 from decodelog.service.reading import emissions_of

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from commandline import PATIENCE_S, POLL_S, decodelog, ended, environment, process
 
-from decodelog.fsm.points import MOMENTS, ONE_STATEMENT, OPERATIONS, POINTS
-from decodelog.fsm.states import Status
+from decodelog.fsm.failpoints import MOMENTS, ONE_STATEMENT, OPERATIONS, POINTS
+from decodelog.fsm.machine.states import Status
 from decodelog.service.commands.torture import report
 from decodelog.service.torture.adversities import ADVERSITIES
 from decodelog.service.torture.campaign import BEATS, INSTANTS, Kill, Rehearsal, Result, Verdict, plan, points_of

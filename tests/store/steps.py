@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from decodelog.fsm.events import (
+from decodelog.fsm.evidence.receipt import Receipt, Selection
+from decodelog.fsm.machine.events import (
     STATE_BYTES,
     CallCompleted,
     DecisionMade,
@@ -15,10 +16,9 @@ from decodelog.fsm.events import (
     RequestAdmitted,
     RequestClosed,
 )
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import Append, Head
-from decodelog.fsm.receipt import Receipt, Selection
-from decodelog.fsm.states import Status
+from decodelog.fsm.request.finish import FinishReason
 
 IDENTITY = "a" * 64
 

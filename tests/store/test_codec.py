@@ -14,7 +14,9 @@ from msgpack import packb, unpackb
 from steps import digest, step_events
 
 from decodelog.fsm.errors import CorruptRecord, UnknownWireTag
-from decodelog.fsm.events import (
+from decodelog.fsm.evidence.prompt_record import PromptToken
+from decodelog.fsm.evidence.receipt import Alternative, Receipt, Selection
+from decodelog.fsm.machine.events import (
     EVENTS,
     STATE_BYTES,
     AttemptStarted,
@@ -32,10 +34,8 @@ from decodelog.fsm.events import (
     count,
     expand,
 )
-from decodelog.fsm.finish import FinishReason
 from decodelog.fsm.output.standing import Standing
-from decodelog.fsm.prompt import PromptToken
-from decodelog.fsm.receipt import Alternative, Receipt, Selection
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.store import codec
 from decodelog.store.codec import STEP, STEP_WIRE, WIRE, decode, encode, entries
 

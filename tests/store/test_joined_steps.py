@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps import Writer, admit, digest
 
-from decodelog.fsm.events import STATE_BYTES, RequestClosed, RequestFailed, TokenStep, count, expand
-from decodelog.fsm.finish import FinishReason
+from decodelog.fsm.evidence.receipt import Alternative, Selection
+from decodelog.fsm.machine.events import STATE_BYTES, RequestClosed, RequestFailed, TokenStep, count, expand
+from decodelog.fsm.machine.states import Status
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.ports import Append, Outcome
-from decodelog.fsm.receipt import Alternative, Selection
-from decodelog.fsm.states import Status
+from decodelog.fsm.request.finish import FinishReason
 from decodelog.store.audit import audit_rows
 from decodelog.store.codec import decode, encode, entries
 from decodelog.store.memory_log import MemoryStore

@@ -11,10 +11,10 @@ from databases import Clock
 from sqlalchemy import update
 from steps import admit, digest, write
 
-from decodelog.fsm.events import AttemptStarted
 from decodelog.fsm.limits import TENURES_STALLED_MAX
+from decodelog.fsm.machine.events import AttemptStarted
+from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import Append, Caution, Outcome
-from decodelog.fsm.states import Status
 from decodelog.store import tables
 from decodelog.store.engine import open_store
 from decodelog.store.memory_log import MemoryStore

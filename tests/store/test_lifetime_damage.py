@@ -9,9 +9,9 @@ from shown import faults
 from sqlalchemy import text
 from steps import Writer, admit, digest, write
 
-from decodelog.fsm.events import AttemptStarted
+from decodelog.fsm.machine.events import AttemptStarted
+from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import Append
-from decodelog.fsm.states import Status
 from decodelog.store import sealed
 from decodelog.store.audit import audit_rows
 from decodelog.store.chain import StoredLog, content, records

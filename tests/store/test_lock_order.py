@@ -19,7 +19,7 @@ from sqlalchemy import event, update
 from steps import Writer, admit
 
 from decodelog.fsm.ports import Caution, Command, Outcome
-from decodelog.fsm.snapshot import Keep
+from decodelog.fsm.reading.snapshot import Keep
 from decodelog.store.engine import DatabaseStore, open_store
 from decodelog.store.inbox import LEFT_MS
 from decodelog.store.restore import Restorable

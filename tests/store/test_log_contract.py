@@ -10,9 +10,9 @@ import pytest
 from steps import IDENTITY, Writer, admit, digest, envelope, events_of, step_events, write
 
 from decodelog.fsm.errors import IdempotencyConflict, JobNameTaken, MisformedAppend, UnknownJob
-from decodelog.fsm.events import CallFailed, OutputCommitted, RequestFailed
+from decodelog.fsm.machine.events import CallFailed, OutputCommitted, RequestFailed
+from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import EMPTY_HEAD, Admission, AppendResult, Head, Outcome
-from decodelog.fsm.states import Status
 
 
 def contents(store, job="job-1"):

@@ -14,11 +14,11 @@ from sqlalchemy import event
 from steps import Writer, admit, digest, write
 
 from decodelog.fsm.errors import ContentErased, CorruptRecord, JobNotEnded, Problem, SealRefused, UnknownSeal
-from decodelog.fsm.events import CallCompleted, DecisionMade, OutputCommitted, TokenStep
+from decodelog.fsm.evidence.receipt import Alternative, Receipt, Selection
+from decodelog.fsm.machine.events import CallCompleted, DecisionMade, OutputCommitted, TokenStep
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.machine.thinned import ThinnedStep
 from decodelog.fsm.ports import EMPTY_HEAD, Append, Head
-from decodelog.fsm.receipt import Alternative, Receipt, Selection
-from decodelog.fsm.states import Status
-from decodelog.fsm.thinned import ThinnedStep
 from decodelog.store import columns, sealed, sealed_body
 from decodelog.store.audit import audit_rows
 from decodelog.store.chain import StoredLog, records

@@ -9,7 +9,7 @@ import code_tables
 import decisions
 import pytest
 
-from decodelog.fsm.transforms import SEALED_ORDER
+from decodelog.fsm.request.transforms import SEALED_ORDER
 
 TESTS = Path(__file__).parent.parent
 LISTED = """

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 from decodelog.fsm.ports import Store
 from decodelog.fsm.request.draft import Draft
-from decodelog.runtime.engine import Engine
-from decodelog.runtime.job import Job
-from decodelog.runtime.model import Model
+from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.job import Job
+from decodelog.runtime.model.port import Model
 from decodelog.service.database import now_ms
 from decodelog.service.submit import submit
 

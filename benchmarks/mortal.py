@@ -18,8 +18,8 @@ from decodelog.fsm.machine.state import State
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.seal import seal
-from decodelog.runtime.model import Model
-from decodelog.runtime.worker import Pace
+from decodelog.runtime.loop.worker import Pace
+from decodelog.runtime.model.port import Model
 from decodelog.service.compose import new_worker
 from decodelog.service.database import now_ms
 from decodelog.service.models import Models, home

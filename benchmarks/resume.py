@@ -12,12 +12,12 @@ from measuring import Figures, median_ratio, medians, take_turns
 
 from decodelog.fsm.ports import Store
 from decodelog.fsm.request.draft import Draft
-from decodelog.runtime.artifacts import find_model
-from decodelog.runtime.engine import Engine
-from decodelog.runtime.job import Job
-from decodelog.runtime.native import NativeModel
-from decodelog.runtime.segments import Segments
-from decodelog.runtime.session import Prefill
+from decodelog.runtime.families.session import Prefill
+from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.job import Job
+from decodelog.runtime.loop.segments import Segments
+from decodelog.runtime.model.artifacts import find_model
+from decodelog.runtime.model.native import NativeModel
 from decodelog.service.database import now_ms
 from decodelog.service.models import home
 from decodelog.service.submit import submit

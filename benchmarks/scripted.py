@@ -8,8 +8,8 @@ from functools import cache
 
 import torch
 
-from decodelog.runtime.models.script import Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import Script, ScriptedConfig
 
 
 @cache

@@ -21,9 +21,9 @@ from decodelog.fsm.machine.state import State
 from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import Draft
-from decodelog.runtime.artifacts import find_model
-from decodelog.runtime.engine import Engine
-from decodelog.runtime.worker import Pace
+from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.worker import Pace
+from decodelog.runtime.model.artifacts import find_model
 from decodelog.service.compose import new_worker
 from decodelog.service.database import now_ms
 from decodelog.service.models import Models, home

@@ -13,7 +13,7 @@ from stream import MODEL
 
 from decodelog.fsm.request.canonical import ordered_json
 from decodelog.fsm.request.transforms import Grammar
-from decodelog.runtime.policy.grammar import Parser, grammars_of
+from decodelog.runtime.grammar.parser import Parser, grammars_of
 from decodelog.service.models import Models, home
 
 SCHEMA = {

@@ -145,7 +145,7 @@ MODEL_JSON_BYTES_MAX: Final = 16 * 1024 * 1024
 TOKENIZER_BYTES_MAX: Final = 128 * 1024 * 1024
 # The longest chat template in use has some thirty thousand characters.
 TEMPLATE_CHARACTERS_MAX: Final = 256 * 1024
-# What a chat of a million characters costs several times over (see `runtime.sandbox`); done in a second or two.
+# What a chat of a million characters costs several times over (see `runtime.text.sandbox`); done in a second or two.
 TEMPLATE_WORK_MAX: Final = 16 * TEXT_CHARACTERS_MAX
 # Eight times the deepest decoder in use; each layer has a name and a place in every call's roster.
 LAYERS_MAX: Final = 1024

@@ -89,7 +89,7 @@ def _close_without_owner(store: Store, job: str, worker: str, dead: Dead) -> boo
     """Close a job that nobody alive holds, under a tenure of the caller's own; False where somebody holds it."""
     claims = store.claim(worker, LEASE_MS, 1, [job], dead=dead(store.owners()))
     for claim in claims:
-        from ..runtime.job import Job  # with torch, which only a job without a live owner needs here
+        from ..runtime.loop.job import Job  # with torch, which only a job without a live owner needs here
 
         try:
             Job.load(store, claim).record(store, CloseRequest(FinishReason.CANCELLED))

@@ -12,7 +12,7 @@ from ..fsm.errors import LostTenure, Problem, Transient
 from ..fsm.machine.state import State
 from ..fsm.ports import Store
 from ..fsm.reading.emission import Emission
-from ..runtime.worker import Pace
+from ..runtime.loop.worker import Pace
 from .compose import new_worker
 from .models import Models
 from .reading import FOLLOW_S

@@ -14,7 +14,7 @@ from ..fsm.request.finish import FROM_OUTSIDE, FinishReason
 from .reading import events_of, transcript_of
 
 if TYPE_CHECKING:
-    from ..runtime.model import Model
+    from ..runtime.model.port import Model
 
 SIDE_MAX = 80
 """Characters shown of each side of a difference."""

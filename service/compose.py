@@ -8,11 +8,11 @@ from ..fsm.errors import Transient
 from ..fsm.failpoints import Reached, unheard
 from ..fsm.ports import Store
 from ..fsm.request.admission import check, check_runtime
-from ..runtime.job import Job
-from ..runtime.model import Model
-from ..runtime.segments import Segments
-from ..runtime.worker import Notice, Pace, Worker
-from ..runtime.writer import Sink
+from ..runtime.loop.job import Job
+from ..runtime.loop.segments import Segments
+from ..runtime.loop.worker import Notice, Pace, Worker
+from ..runtime.loop.writer import Sink
+from ..runtime.model.port import Model
 from . import terminal
 from .advice import advised
 from .database import now_ms

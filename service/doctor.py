@@ -88,7 +88,7 @@ def _driver() -> Check:
 
 
 def _models(home: Path) -> Check:
-    from ..runtime.artifacts import list_models, load_facts
+    from ..runtime.model.artifacts import list_models, load_facts
 
     listings = list_models(home)
     here = [listing for listing in listings if listing.fetched]
@@ -102,9 +102,9 @@ def _models(home: Path) -> Check:
 
 def _rows(home: Path) -> Check:
     """Which batch widths have calls of their own here, and which need calls of more or fewer rows (see `probe`)."""
-    from ..runtime.artifacts import list_models
-    from ..runtime.models.decoder import load_decoder
-    from ..runtime.models.probe import call_rows
+    from ..runtime.families.decoder.model import load_decoder
+    from ..runtime.families.decoder.probe import call_rows
+    from ..runtime.model.artifacts import list_models
 
     found = []
     for listing in list_models(home):

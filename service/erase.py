@@ -33,7 +33,7 @@ def erase(log: SealableLog, job: str, snapshots: Path | None = None) -> Erased:
     Errors: those of `KeepsLogs`, and CacheInUse where the cache cannot be removed; then the job is not erased.
     """
     if snapshots is not None:
-        from ..runtime.segment_files import discard
+        from ..runtime.caches.segment_files import discard
 
         row = log.row(job)
         check_ended([row])

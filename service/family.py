@@ -16,7 +16,7 @@ from ..fsm.request.draft import Draft
 from ..fsm.request.edges import leaves_one_token
 from ..fsm.request.envelope import Envelope
 from ..fsm.request.seal import seal
-from ..runtime.model import Model
+from ..runtime.model.port import Model
 from .naming import Found, check_key, family_of, job_name
 from .submit import Submitted, admit_job, check_grammar, fresh_seed, new_job_name, on_its_own_date, submit
 

@@ -13,7 +13,7 @@ from ..fsm.request.draft import draft_from
 from ..fsm.request.envelope import Envelope, admitted
 from ..fsm.request.seal import seal
 from ..fsm.request.transforms import Grammar
-from ..runtime.model import Model
+from ..runtime.model.port import Model
 from .naming import check_key
 from .reading import transcript_of
 from .submit import Submitted, admit_job, check_grammar, fresh_seed, new_job_name

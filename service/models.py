@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..runtime.model import Model
+    from ..runtime.model.port import Model
 
 CONFIG_FILE = "config.json"
 SCRIPT_FILE = "scripted.json"
@@ -55,11 +55,11 @@ class Models:
     def _read(self, name: str) -> Model:
         # torch takes a second to import; commands that only read the log do not pay for it.
         if is_script(name):
-            from ..runtime.models.scripted import load_scripted
+            from ..runtime.families.scripted.model import load_scripted
 
             return load_scripted(Path(name))
-        from ..runtime.artifacts import find_model
-        from ..runtime.native import NativeModel
+        from ..runtime.model.artifacts import find_model
+        from ..runtime.model.native import NativeModel
 
         return NativeModel(find_model(name, self._home), self.lanes)
 

@@ -41,7 +41,7 @@ class Places:
             if (other := _difference(envelope, self._facts(self._given))) is not None:
                 raise NotAdmissible(f"artifact.{other}", f"{self._given} is another model than the file's job ran on")
             return self._given
-        from ..runtime.artifacts import RELEASES
+        from ..runtime.model.artifacts import RELEASES
 
         if named in RELEASES:
             return named
@@ -55,11 +55,11 @@ class Places:
     def _facts(self, name: str) -> ArtifactFacts:
         if name not in self._found:
             if is_script(name):
-                from ..runtime.models.scripted import load_scripted
+                from ..runtime.families.scripted.model import load_scripted
 
                 self._found[name] = load_scripted(Path(name)).facts
             else:
-                from ..runtime.artifacts import find_model, load_facts
+                from ..runtime.model.artifacts import find_model, load_facts
 
                 self._found[name] = load_facts(find_model(name, home()))
         return self._found[name]

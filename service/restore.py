@@ -32,7 +32,7 @@ from .signing import PublicKey, signature_faults
 from .snapshot import FORMS, REPAIRED
 
 if TYPE_CHECKING:
-    from ..runtime.lanes import Part
+    from ..runtime.loop.lanes import Part
     from ..store.engine import DatabaseStore
 
 
@@ -191,14 +191,14 @@ def _standing(bundle: Bundle, logs: list[Restorable]) -> tuple[Spec | None, list
 
 
 def _parts(bundle: Bundle, spec: Spec, ids: list[int]) -> Iterator[Part]:
-    from ..runtime.lanes import Part, checked
+    from ..runtime.loop.lanes import Part, checked
 
     abi = "" if bundle.standing is None else bundle.standing.abi
     return checked(spec, abi, ids, (Part(*part) for part in bundle.parts()))
 
 
 def _put(kept: Path, spec: Spec, parts: Iterator[Part]) -> None:
-    from ..runtime.lanes import put
+    from ..runtime.loop.lanes import put
 
     try:
         put(kept, spec, parts)

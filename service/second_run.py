@@ -13,10 +13,10 @@ from ..fsm.machine.state import State
 from ..fsm.machine.states import Status
 from ..fsm.ports import Store
 from ..fsm.reading.rebuilds import Rebuild
-from ..runtime.batcher import Batcher
-from ..runtime.engine import Engine
-from ..runtime.job import Job
-from ..runtime.model import Model
+from ..runtime.loop.batcher import Batcher
+from ..runtime.loop.engine import Engine
+from ..runtime.loop.job import Job
+from ..runtime.model.port import Model
 from ..store.memory_log import MemoryStore
 from .compose import admit_job
 from .database import now_ms

@@ -20,11 +20,11 @@ from .export import check_writable, write_whole
 from .incarnation import dead_workers
 
 if TYPE_CHECKING:
-    from ..runtime.batcher import Batcher
-    from ..runtime.job import Job
-    from ..runtime.lanes import Lanes
-    from ..runtime.model import Model
-    from ..runtime.segments import Segments
+    from ..runtime.loop.batcher import Batcher
+    from ..runtime.loop.job import Job
+    from ..runtime.loop.lanes import Lanes
+    from ..runtime.loop.segments import Segments
+    from ..runtime.model.port import Model
     from ..store.engine import DatabaseStore
     from ..store.memory_log import MemoryStore
 
@@ -101,7 +101,7 @@ def _looking_into(kept: Path | None) -> Iterator[Segments | None]:
     if kept is None:
         yield None
         return
-    from ..runtime.segments import Segments
+    from ..runtime.loop.segments import Segments
 
     segments = Segments(kept, reading=True)
     try:
@@ -111,7 +111,7 @@ def _looking_into(kept: Path | None) -> Iterator[Segments | None]:
 
 
 def _batcher(model: Model, how: How, segments: Segments | None) -> Batcher:
-    from ..runtime.batcher import Batcher
+    from ..runtime.loop.batcher import Batcher
 
     return Batcher(model, how.rebuild, segments, spare=int(how.form == REPAIRED))
 
@@ -121,8 +121,8 @@ def _processed(store: DatabaseStore | MemoryStore, batcher: Batcher, claim: Clai
 
     A job that owes another step has nothing to process.
     """
-    from ..runtime.engine import Engine
-    from ..runtime.job import Job
+    from ..runtime.loop.engine import Engine
+    from ..runtime.loop.job import Job
     from .compose import admit_job
 
     held = Job.load(store, claim)
@@ -155,8 +155,8 @@ def _write(
     with ExitStack() as stack:
         lanes: Lanes | None = None
         if batcher is not None:
-            from ..runtime.job import Job
-            from ..runtime.lanes import lanes_of
+            from ..runtime.loop.job import Job
+            from ..runtime.loop.lanes import lanes_of
             from .compose import admit_job
 
             held = held or Job.at(Claim(job, log.fence, head, row.model), head, transcript)

@@ -17,7 +17,7 @@ from ..fsm.request.envelope import Envelope, admit, first_difference
 from ..fsm.request.names import check_model_name
 from ..fsm.request.seal import seal
 from ..fsm.request.transforms import Grammar
-from ..runtime.model import Model
+from ..runtime.model.port import Model
 from .naming import check_key, choices_of, family_of
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ def check_grammar(envelope: Envelope, model: Model) -> None:
     """Compile the request's grammar, if it has one, over the model's tokenizer. Errors: GrammarRefused."""
     for transform in envelope.policy.transforms:
         if isinstance(transform, Grammar):
-            from ..runtime.policy.grammar import grammars_of
+            from ..runtime.grammar.parser import grammars_of
 
             grammars_of(model).parser(transform, envelope.termination.ending_ids)
 

@@ -79,7 +79,7 @@ def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Pat
 
 def uncache_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Path) -> None:
     """Remove the caches of these jobs, which have ended; `hear` is told each, or why it was refused."""
-    from ..runtime.segment_files import discard
+    from ..runtime.caches.segment_files import discard
 
     for job in jobs:
         try:

@@ -53,7 +53,7 @@ class Standing(NamedTuple):
 
 
 RowsOf = tuple[int, int, bytes, bytes]
-"""Rows [start, stop) of a cache: these two, their link, and a safetensors file (see `runtime.lanes.Part`)."""
+"""Rows [start, stop) of a cache: these two, their link, and a safetensors file (see `runtime.loop.lanes.Part`)."""
 
 
 class Signature(NamedTuple):

@@ -70,7 +70,7 @@ class Narrator:
 
 def _fetched(model: str, narrator: Narrator) -> str:
     """The model's name or absolute directory, once it is on this machine."""
-    from ...runtime.artifacts import RELEASES, fetch_model
+    from ...runtime.model.artifacts import RELEASES, fetch_model
 
     name = lasting_name(model)
     if name in RELEASES:

@@ -19,7 +19,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="See `decodelog model 
 @app.command()
 def fetch(name: Name, json: options.Json = False) -> None:
     """Download a model, check its hash, convert it, and print its directory; what is there already is kept."""
-    from ...runtime.artifacts import fetch_model
+    from ...runtime.model.artifacts import fetch_model
 
     directory = fetch_model(name, home(), report=terminal.say)
     if json:
@@ -31,7 +31,7 @@ def fetch(name: Name, json: options.Json = False) -> None:
 @app.command("ls")
 def list_all(json: options.Json = False) -> None:
     """List the models that can be fetched, and where those that are here lie."""
-    from ...runtime.artifacts import list_models
+    from ...runtime.model.artifacts import list_models
 
     listings = list_models(home())
     if json:

@@ -57,7 +57,7 @@ def work(
     snapshots: Path | None = None,
 ) -> None:
     """Run `jobs`, or all there are. Exits with 1 where one failed or could not be run here, as Ctrl-C does with 130."""
-    from ...runtime.worker import Pace
+    from ...runtime.loop.worker import Pace
     from ..compose import new_worker
 
     watch = Watch(json)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from torch import Tensor, nan
 
 from ...fsm.errors import NoFreeSlot, PreparedCacheChanged
-from ...runtime.model import Caller, Model
-from ...runtime.session import Decode, Lane, Prefill, Ticket
+from ...runtime.families.session import Decode, Lane, Prefill, Ticket
+from ...runtime.model.port import Caller, Model
 from .faults import Faults
 from .scheduler import Process, Scheduler
 

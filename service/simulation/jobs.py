@@ -16,10 +16,10 @@ from ...fsm.reading.transcript import Transcript
 from ...fsm.request.draft import draft_from
 from ...fsm.request.envelope import Envelope
 from ...fsm.request.seal import seal
-from ...runtime.engine import Engine
-from ...runtime.job import Job
-from ...runtime.models.script import Script, ScriptedConfig
-from ...runtime.models.scripted import ScriptedModel
+from ...runtime.families.scripted.model import ScriptedModel
+from ...runtime.families.scripted.script import Script, ScriptedConfig
+from ...runtime.loop.engine import Engine
+from ...runtime.loop.job import Job
 from ...store.memory_log import MemoryStore
 from ..facts import TENURE, answer
 from ..submit import admit_job

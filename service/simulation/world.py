@@ -11,8 +11,8 @@ from ...fsm.errors import LostTenure, Problem, Transient
 from ...fsm.machine.state import State
 from ...fsm.ports import Command
 from ...fsm.reading.emission import Emission
-from ...runtime.worker import Pace, Worker
-from ...runtime.writer import SNAPSHOT_EVENTS
+from ...runtime.loop.worker import Pace, Worker
+from ...runtime.loop.writer import SNAPSHOT_EVENTS
 from ...store.memory_log import MemoryStore
 from ..compose import admit_job as admissible
 from .callers import RESTART_MS, START_MS, Asked, Errand, end, follow, submit

@@ -22,11 +22,11 @@ from ...fsm.ports import CANCEL, Claim, Command, Store
 from ...fsm.reading.emission import Emission
 from ...fsm.request.draft import draft_from
 from ...fsm.request.seal import seal
-from ...runtime.engine import Engine
-from ...runtime.job import Job
-from ...runtime.model import Model
-from ...runtime.worker import Pace
-from ...runtime.writer import SNAPSHOT_EVENTS
+from ...runtime.loop.engine import Engine
+from ...runtime.loop.job import Job
+from ...runtime.loop.worker import Pace
+from ...runtime.loop.writer import SNAPSHOT_EVENTS
+from ...runtime.model.port import Model
 from ...store.bundle import write
 from ...store.engine import DatabaseStore
 from ...store.memory_log import MemoryStore

@@ -10,11 +10,11 @@ from decodelog.fsm.errors import LostTenure
 from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.transcript import Transcript
 from decodelog.fsm.request.draft import draft_from
-from decodelog.runtime.engine import Engine
-from decodelog.runtime.job import Job
-from decodelog.runtime.models.script import Fault, Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
-from decodelog.runtime.writer import Sink
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import Fault, Script, ScriptedConfig
+from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.job import Job
+from decodelog.runtime.loop.writer import Sink
 from decodelog.service.audit import audit
 from decodelog.service.reading import transcript_of
 from decodelog.service.submit import submit

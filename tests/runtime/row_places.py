@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from decodelog.runtime.models.config import DecoderConfig, parse_config
-from decodelog.runtime.models.decoder import Decoder, seeded_decoder
-from decodelog.runtime.session import Decode, Session
+from decodelog.runtime.families.decoder.config import DecoderConfig, parse_config
+from decodelog.runtime.families.decoder.model import Decoder, seeded_decoder
+from decodelog.runtime.families.session import Decode, Session
 
 WIDTHS = {"every": range(1, 65), "some": [*range(1, 17), 23, 31, 32, 33, 48, 63, 64]}
 TINY = {

@@ -11,7 +11,7 @@ from test_text_faults import FACE, FIRST, Case, check, declared, says, split_of,
 
 from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.emission import Emission
-from decodelog.runtime.models.script import EOS
+from decodelog.runtime.families.scripted.script import EOS
 
 __all__ = ["store"]
 

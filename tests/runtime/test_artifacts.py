@@ -20,8 +20,8 @@ from decodelog.fsm.errors import (
     UnknownModel,
     UnsupportedModel,
 )
-from decodelog.runtime import artifacts
-from decodelog.runtime.artifacts import fetch_model, find_model, list_models, load_facts
+from decodelog.runtime.model import artifacts
+from decodelog.runtime.model.artifacts import fetch_model, find_model, list_models, load_facts
 
 __all__ = ["fetched", "release", "wheel"]
 

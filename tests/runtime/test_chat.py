@@ -15,9 +15,9 @@ from decodelog.fsm.errors import ContradictoryModel, NotAdmissible, TemplateFail
 from decodelog.fsm.request.admission import RuntimeFacts
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.seal import seal
-from decodelog.runtime.artifacts import load_facts
-from decodelog.runtime.chat import ChatTemplate
-from decodelog.runtime.tokenizer import TextInterface, added_tokens
+from decodelog.runtime.model.artifacts import load_facts
+from decodelog.runtime.text.chat import ChatTemplate
+from decodelog.runtime.text.tokenizer import TextInterface, added_tokens
 
 RUNTIME = RuntimeFacts("float32", "float32", "slot_arena", "cpu", "torch 2.13.0")
 END, START = 2, 1
@@ -217,7 +217,7 @@ def test_lines_that_end_with_cr_lf_are_encoded_by_every_tokenizer(kind: str, req
 def test_where_a_vocabulary_has_no_cr_the_lines_end_with_lf(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    from decodelog.runtime.tokenizer import load_text
+    from decodelog.runtime.text.tokenizer import load_text
 
     alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - {"č"})  # which stands for CR
     tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))

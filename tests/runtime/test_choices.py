@@ -12,7 +12,7 @@ from databases import wall_clock_ms
 from decodelog.fsm.ports import Store
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime.models.scripted import ScriptedModel
+from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.service.family import submit_choices
 from decodelog.service.turns import Turns
 from decodelog.store.memory_log import MemoryStore

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decodelog.runtime.models.config import parse_config
-from decodelog.runtime.models.decoder import Decoder, seeded_decoder
-from decodelog.runtime.session import Decode, Prefill, Session
+from decodelog.runtime.families.decoder.config import parse_config
+from decodelog.runtime.families.decoder.model import Decoder, seeded_decoder
+from decodelog.runtime.families.session import Decode, Prefill, Session
 
 WIDTHS = (1, 4, 16)
 # Between widths only the order of float32 sums differs: relative to the row's largest logit.

@@ -13,10 +13,10 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from decodelog.fsm.errors import BrokenArtifact, UnsupportedModel
-from decodelog.runtime.models.config import parse_config, read_config
-from decodelog.runtime.models.decoder import load_decoder, seeded_decoder
-from decodelog.runtime.models.parameters import take_parameters
-from decodelog.runtime.models.rope import Rope
+from decodelog.runtime.families.decoder.config import parse_config, read_config
+from decodelog.runtime.families.decoder.model import load_decoder, seeded_decoder
+from decodelog.runtime.families.decoder.parameters import take_parameters
+from decodelog.runtime.families.decoder.rope import Rope
 
 RAW: dict[str, Any] = {
     "model_type": "llama",

@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config
 
 from decodelog.fsm.errors import Problem
-from decodelog.runtime.artifacts import find_model
-from decodelog.runtime.models.decoder import Decoder, load_decoder
-from decodelog.runtime.session import Decode, Prefill, Session
-from decodelog.runtime.tokenizer import load_text
+from decodelog.runtime.families.decoder.model import Decoder, load_decoder
+from decodelog.runtime.families.session import Decode, Prefill, Session
+from decodelog.runtime.model.artifacts import find_model
+from decodelog.runtime.text.tokenizer import load_text
 
 # Largest absolute difference of a logit. Tiny models have logits of order 1; the real one's reach 31.
 TINY_TOLERANCE = 2e-5

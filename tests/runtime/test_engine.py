@@ -14,8 +14,8 @@ from decodelog.fsm.machine.states import Status
 from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, CompleteCall, IssueDecision, StartAttempt
 from decodelog.fsm.ports import Outcome
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime.models.script import Fault
-from decodelog.runtime.session import Prefill
+from decodelog.runtime.families.scripted.script import Fault
+from decodelog.runtime.families.session import Prefill
 from decodelog.service.compose import admit_job
 
 SAMPLED = {"temperature": 1.0, "top_p": 0.95, "top_k": 80, "ignore_eos": True}

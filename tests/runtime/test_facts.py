@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from decodelog.runtime.models import facts
-from decodelog.runtime.models.config import parse_config
-from decodelog.runtime.models.decoder import Decoder, seeded_decoder
-from decodelog.runtime.models.facts import runtime_facts
-from decodelog.runtime.models.parameters import take_parameters
-from decodelog.runtime.session import Prefill, Session
+from decodelog.runtime.families.decoder import facts
+from decodelog.runtime.families.decoder.config import parse_config
+from decodelog.runtime.families.decoder.facts import runtime_facts
+from decodelog.runtime.families.decoder.model import Decoder, seeded_decoder
+from decodelog.runtime.families.decoder.parameters import take_parameters
+from decodelog.runtime.families.session import Prefill, Session
 
 Patch = pytest.MonkeyPatch
 

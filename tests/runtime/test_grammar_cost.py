@@ -14,11 +14,11 @@ from decodelog.fsm.limits import MASK_MS_MAX, MASKS_OVER_MS_MAX
 from decodelog.fsm.machine.events import RequestFailed
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.request.transforms import Grammar
-from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
-from decodelog.runtime.policy import grammar
-from decodelog.runtime.policy.grammar import Grammars, grammars_of
-from decodelog.runtime.policy.spending import Spending
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
+from decodelog.runtime.grammar import parser as grammar
+from decodelog.runtime.grammar.parser import Grammars, grammars_of
+from decodelog.runtime.grammar.spending import Spending
 from decodelog.store.memory_log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-5")

@@ -12,9 +12,9 @@ from cranks import admit, assert_audited, engine, finish, result, run, turn
 from decodelog.fsm.errors import GrammarRefused
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.request.transforms import Grammar
-from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
-from decodelog.runtime.policy.grammar import Grammars, Parser
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
+from decodelog.runtime.grammar.parser import Grammars, Parser
 from decodelog.store.memory_log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-3", "OUT-5")

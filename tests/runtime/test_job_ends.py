@@ -23,9 +23,9 @@ from decodelog.fsm.machine.transition import (
 )
 from decodelog.fsm.ports import Outcome, Store
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime.job import Job
-from decodelog.runtime.models.script import Fault
-from decodelog.runtime.session import Session
+from decodelog.runtime.families.scripted.script import Fault
+from decodelog.runtime.families.session import Session
+from decodelog.runtime.loop.job import Job
 
 
 @pytest.mark.contract("CALL-5")

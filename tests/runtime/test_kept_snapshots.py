@@ -17,7 +17,7 @@ from decodelog.fsm.reading.load import load
 from decodelog.fsm.reading.snapshot import Keep, Snapshot
 from decodelog.fsm.reading.transcript import Transcript
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime.job import Job
+from decodelog.runtime.loop.job import Job
 from decodelog.service.audit import audit
 from decodelog.service.erase import erase
 from decodelog.service.seal import seal

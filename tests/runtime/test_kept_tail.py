@@ -14,10 +14,10 @@ from test_segments import SAMPLED, begun, kept, killed, rebuilds, resumed
 
 from decodelog.fsm.errors import CacheInUse
 from decodelog.fsm.ports import Store
-from decodelog.runtime import segments as segments_module
-from decodelog.runtime.models.scripted import ScriptedModel
-from decodelog.runtime.segment_files import discard, folder_of
-from decodelog.runtime.segments import Chain, Segments
+from decodelog.runtime.caches.segment_files import discard, folder_of
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.loop import segments as segments_module
+from decodelog.runtime.loop.segments import Chain, Segments
 from decodelog.store.memory_log import MemoryStore
 
 pytestmark = pytest.mark.contract("RES-2", "RES-4")

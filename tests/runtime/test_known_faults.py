@@ -14,11 +14,11 @@ from decodelog.fsm.machine.events import DecisionMade, OutputCommitted
 from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.transcript import Emission
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime.models.config import parse_config
-from decodelog.runtime.models.decoder import seeded_decoder
-from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
-from decodelog.runtime.session import Session
+from decodelog.runtime.families.decoder.config import parse_config
+from decodelog.runtime.families.decoder.model import seeded_decoder
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
+from decodelog.runtime.families.session import Session
 from decodelog.store.memory_log import MemoryStore
 
 CANCELLED = FinishReason.CANCELLED

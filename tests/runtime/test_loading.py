@@ -13,8 +13,8 @@ from workers import ENDLESS, FAST, running, wait_for
 from decodelog.fsm.errors import BrokenArtifact, NotRunnableHere
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.host import THREADS
-from decodelog.runtime.loading import Loading
-from decodelog.runtime.worker import Worker
+from decodelog.runtime.loop.loading import Loading
+from decodelog.runtime.loop.worker import Worker
 from decodelog.service.compose import admit_job
 from decodelog.service.submit import submit
 

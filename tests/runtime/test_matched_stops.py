@@ -15,8 +15,8 @@ from decodelog.fsm.reading.emission import plain
 from decodelog.fsm.reading.load import load
 from decodelog.fsm.reading.transcript import Transcript
 from decodelog.fsm.request.finish import DEFAULT_ORDER, FinishReason
-from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
 from decodelog.service.explain import decision_of, explained
 from decodelog.service.explain_text import told
 from decodelog.service.reading import emissions_of

@@ -13,11 +13,12 @@ from safetensors.torch import save_file
 from test_decoder_config import RAW, write
 
 from decodelog.fsm.errors import BrokenArtifact, ContradictoryModel, LimitExceeded, UnsupportedModel
-from decodelog.runtime.artifacts import load_facts
-from decodelog.runtime.models import files, weights
-from decodelog.runtime.models.config import parse_config
-from decodelog.runtime.models.decoder import load_decoder
-from decodelog.runtime.tokenizer import load_text
+from decodelog.runtime import files
+from decodelog.runtime.families.decoder import weights
+from decodelog.runtime.families.decoder.config import parse_config
+from decodelog.runtime.families.decoder.model import load_decoder
+from decodelog.runtime.model.artifacts import load_facts
+from decodelog.runtime.text.tokenizer import load_text
 
 POINTER = files.LFS_POINTER + b"v1\noid sha256:" + b"a" * 64 + b"\nsize 5\n"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"

@@ -15,8 +15,8 @@ from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.machine.events import CallCompleted
 from decodelog.fsm.ports import Outcome
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime import patience
-from decodelog.runtime.engine import Engine
+from decodelog.runtime.loop import retry as patience
+from decodelog.runtime.loop.engine import Engine
 from decodelog.store import driver
 from decodelog.store.engine import open_store
 

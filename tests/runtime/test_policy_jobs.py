@@ -9,7 +9,7 @@ from cranks import admit, assert_audited, claim, engine, finish, model, result, 
 
 from decodelog.fsm.errors import NotAdmissible, SchemaViolation
 from decodelog.fsm.machine.events import DecisionMade
-from decodelog.runtime.models.script import EOS
+from decodelog.runtime.families.scripted.script import EOS
 from decodelog.runtime.policy.kinds import MinNewTokens
 
 SEEDED = {"seed": 11, "spread": 2.0, "period": 64}

@@ -19,12 +19,12 @@ from decodelog.fsm.machine.events import Event, PromptRecorded
 from decodelog.fsm.ports import Store
 from decodelog.fsm.request import admission
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime.models.config import parse_config
-from decodelog.runtime.models.decoder import WATCHED_ROWS, Decoder, seeded_decoder
-from decodelog.runtime.models.script import ANSWER, Fault
+from decodelog.runtime.families.decoder.config import parse_config
+from decodelog.runtime.families.decoder.model import WATCHED_ROWS, Decoder, seeded_decoder
+from decodelog.runtime.families.scripted.script import ANSWER, Fault
+from decodelog.runtime.families.session import Decode, Prefill, Session
+from decodelog.runtime.loop.prompt_record import PromptScores
 from decodelog.runtime.policy.scores import VocabularyAxis
-from decodelog.runtime.prompt import PromptScores
-from decodelog.runtime.session import Decode, Prefill, Session
 from decodelog.service.models import Models
 from decodelog.store.memory_log import MemoryStore
 

@@ -12,8 +12,8 @@ from decodelog.fsm.machine.events import CallCompleted, Event, RequestClosed
 from decodelog.fsm.machine.states import Suffix
 from decodelog.fsm.ports import Store
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime.models.script import Fault, Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import Fault, Script, ScriptedConfig
 
 pytestmark = pytest.mark.contract("FSM-8", "RES-1")
 

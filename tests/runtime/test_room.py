@@ -11,9 +11,9 @@ from workers import FAST, running, wait_for, worker
 
 from decodelog.fsm.errors import NoFreeSlot
 from decodelog.fsm.request.draft import draft_from
-from decodelog.runtime.engine import Engine
-from decodelog.runtime.native import NativeModel
-from decodelog.runtime.worker import Worker
+from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.worker import Worker
+from decodelog.runtime.model.native import NativeModel
 from decodelog.service.compose import admit_job
 from decodelog.service.submit import submit
 

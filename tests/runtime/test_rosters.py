@@ -10,10 +10,10 @@ import torch
 from counting import watched
 
 from decodelog.fsm.errors import PreparedCacheChanged, Problem, RosterIncomplete, ScoreNotConsumable, SessionClosed
-from decodelog.runtime.models.config import parse_config
-from decodelog.runtime.models.decoder import seeded_decoder
-from decodelog.runtime.rosters import Owner, Roster, Ticket
-from decodelog.runtime.session import Decode, Lane, Prefill, Session
+from decodelog.runtime.families.decoder.config import parse_config
+from decodelog.runtime.families.decoder.model import seeded_decoder
+from decodelog.runtime.families.rosters import Owner, Roster, Ticket
+from decodelog.runtime.families.session import Decode, Lane, Prefill, Session
 
 CONFIG = parse_config(
     {

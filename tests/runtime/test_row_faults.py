@@ -11,14 +11,14 @@ from workers import FAST, worker
 from decodelog.fsm.errors import JobFault
 from decodelog.fsm.machine.events import TokenStep
 from decodelog.fsm.reading.transcript import Transcript
-from decodelog.runtime import engine as engine_module
-from decodelog.runtime import selections as selections_module
-from decodelog.runtime.engine import Engine
 from decodelog.runtime.faults import WORDS_MAX, fault_of, is_fault, told
-from decodelog.runtime.job import Job
-from decodelog.runtime.policy.grammar import Parser
+from decodelog.runtime.grammar.parser import Parser
+from decodelog.runtime.loop import engine as engine_module
+from decodelog.runtime.loop import selections as selections_module
+from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.job import Job
+from decodelog.runtime.loop.writer import Writer
 from decodelog.runtime.policy.history import History
-from decodelog.runtime.writer import Writer
 
 TEXT = "Hello, world."
 BAD = {"repetition_penalty": 1.5, "regex": r"(?s).*"}

@@ -17,11 +17,11 @@ from row_places import SHAPES, Finding, alike, decoded, shape
 from torch import Tensor
 
 from decodelog.fsm.errors import SessionOfAnotherThread, UnequalRows
-from decodelog.runtime.models import decoder as decoders
-from decodelog.runtime.models import probe
-from decodelog.runtime.models.decoder import seeded_decoder
-from decodelog.runtime.models.facts import runtime_facts
-from decodelog.runtime.session import Decode, Prefill, Session
+from decodelog.runtime.families.decoder import model as decoders
+from decodelog.runtime.families.decoder import probe
+from decodelog.runtime.families.decoder.facts import runtime_facts
+from decodelog.runtime.families.decoder.model import seeded_decoder
+from decodelog.runtime.families.session import Decode, Prefill, Session
 
 KERNELS = {
     "those of processors without AVX-512": {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},

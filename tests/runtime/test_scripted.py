@@ -25,12 +25,12 @@ from decodelog.fsm.errors import (
 )
 from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.evidence.rng import unit_draw
-from decodelog.runtime.models.script import ANSWER, EOS, Fault, Piece, Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel, load_scripted
+from decodelog.runtime.families.scripted.model import ScriptedModel, load_scripted
+from decodelog.runtime.families.scripted.script import ANSWER, EOS, Fault, Piece, Script, ScriptedConfig
+from decodelog.runtime.families.session import Decode, Prefill
 from decodelog.runtime.policy.decide import decide
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
-from decodelog.runtime.session import Decode, Prefill
 
 
 def scripted(**given) -> ScriptedModel:

@@ -20,9 +20,9 @@ from decodelog.fsm.machine.events import CallCompleted, LanesRebuilt
 from decodelog.fsm.machine.events import CallFailed as CallHasFailed
 from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.rebuilds import Rebuild, rebuilds
-from decodelog.runtime.batcher import Batcher
-from decodelog.runtime.models.scripted import ScriptedModel
-from decodelog.runtime.segments import Segments
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.loop.batcher import Batcher
+from decodelog.runtime.loop.segments import Segments
 from decodelog.service import compare
 from decodelog.service.audit import audit
 from decodelog.service.compare import against_reexecution, reexecution_faults, told

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from decodelog.runtime import segment_files
+from decodelog.runtime.caches import segment_files
 from decodelog.runtime.caches.abi import CacheAbi
-from decodelog.runtime.segment_files import Segment
+from decodelog.runtime.caches.segment_files import Segment
 
 ABI = CacheAbi(2, 1, 4, torch.float32, "none")
 SHAPE = [2, 2, 1, 3, 4]

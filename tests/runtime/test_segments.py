@@ -17,13 +17,13 @@ from decodelog.fsm.errors import ForeignLane, PrefillNeedsEmptyLane, PromptTooLo
 from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.machine.events import Event, LanesRebuilt
 from decodelog.fsm.ports import Store
-from decodelog.runtime import segments as segments_module
-from decodelog.runtime.engine import Engine
-from decodelog.runtime.models.decoder import seeded_decoder
-from decodelog.runtime.models.scripted import ScriptedModel
-from decodelog.runtime.segments import Chain, Segments
-from decodelog.runtime.session import Decode, Prefill, Session
-from decodelog.runtime.worker import Worker
+from decodelog.runtime.families.decoder.model import seeded_decoder
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.session import Decode, Prefill, Session
+from decodelog.runtime.loop import segments as segments_module
+from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.segments import Chain, Segments
+from decodelog.runtime.loop.worker import Worker
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
 from decodelog.service.erase import erase

@@ -28,11 +28,11 @@ from decodelog.fsm.errors import (
     TokenOutOfRange,
 )
 from decodelog.runtime.caches.arena import Arena
-from decodelog.runtime.models.config import DecoderConfig, parse_config
-from decodelog.runtime.models.decoder import Decoder, seeded_decoder
-from decodelog.runtime.models.work import Work, work_of_call
-from decodelog.runtime.models.workspace import Workspace
-from decodelog.runtime.session import Decode, Lane, Prefill, Session
+from decodelog.runtime.families.decoder.config import DecoderConfig, parse_config
+from decodelog.runtime.families.decoder.model import Decoder, seeded_decoder
+from decodelog.runtime.families.decoder.workspace import Workspace
+from decodelog.runtime.families.session import Decode, Lane, Prefill, Session
+from decodelog.runtime.families.work import Work, work_of_call
 
 RAW = {
     "model_type": "llama",

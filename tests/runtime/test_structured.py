@@ -15,8 +15,8 @@ from decodelog.fsm.machine.events import AttemptStarted, DecisionMade
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.machine.transition import CompleteCall, IssueDecision, StartAttempt
 from decodelog.fsm.output.standing import Standing
-from decodelog.runtime.models.script import Piece, Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
 from decodelog.store.memory_log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-5")

@@ -17,8 +17,8 @@ from decodelog.fsm.output.json_value import START, scan
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.request.canonical import ordered_json
 from decodelog.fsm.request.transforms import Grammar
-from decodelog.runtime.model import Model
-from decodelog.runtime.policy.grammar import grammars_of
+from decodelog.runtime.grammar.parser import grammars_of
+from decodelog.runtime.model.port import Model
 from decodelog.service.models import Models
 from decodelog.store.memory_log import MemoryStore
 

@@ -9,9 +9,9 @@ import pytest
 
 from decodelog.fsm.errors import LimitExceeded, TemplateFailed
 from decodelog.fsm.limits import TEMPLATE_CHARACTERS_MAX
-from decodelog.runtime.chat import ChatTemplate
-from decodelog.runtime.sandbox import METHODS, Sandbox
-from decodelog.runtime.tokenizer import template_of
+from decodelog.runtime.text.chat import ChatTemplate
+from decodelog.runtime.text.sandbox import METHODS, Sandbox
+from decodelog.runtime.text.tokenizer import template_of
 
 CHAT = [{"role": "user", "content": "hi"}]
 DOUBLING = "{% set ns = namespace(v=START) %}{% for i in range(60) %}{% set ns.v = STEP %}{% endfor %}{{ ns.v }}"

@@ -14,8 +14,8 @@ from databases import wall_clock_ms
 from decodelog.fsm.errors import NotAdmissible, Problem, SchemaViolation
 from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.emission import Emission
-from decodelog.runtime.models.script import EOS, Piece, Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import EOS, Piece, Script, ScriptedConfig
 from decodelog.store.memory_log import MemoryStore
 
 FIRST = 258  # the id of a script's first piece

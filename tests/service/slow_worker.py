@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from decodelog.fsm.errors import Problem
-from decodelog.runtime.models.scripted import load_scripted
-from decodelog.runtime.worker import Pace, Worker
+from decodelog.runtime.families.scripted.model import load_scripted
+from decodelog.runtime.loop.worker import Pace, Worker
 from decodelog.service.compose import admit_job
 from decodelog.service.database import now_ms, opened
 from decodelog.service.incarnation import new_worker_name

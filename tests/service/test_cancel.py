@@ -14,8 +14,8 @@ from decodelog.fsm.errors import DatabaseUnavailable, LostTenure, Problem
 from decodelog.fsm.machine.transition import CloseRequest, StartAttempt
 from decodelog.fsm.ports import Command
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.runtime.job import Job
-from decodelog.runtime.worker import Pace
+from decodelog.runtime.loop.job import Job
+from decodelog.runtime.loop.worker import Pace
 from decodelog.service.cancel import ask_to_end, cancel, cancel_all
 from decodelog.service.compose import new_worker
 from decodelog.service.database import opened

@@ -11,9 +11,9 @@ from commandline import TEXT, decodelog, script
 
 from decodelog.fsm.ports import EventLog
 from decodelog.fsm.reading.compare import LEVELS
-from decodelog.runtime.batcher import Batcher
-from decodelog.runtime.engine import Engine
-from decodelog.runtime.job import Job
+from decodelog.runtime.loop.batcher import Batcher
+from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.job import Job
 from decodelog.service import compare
 from decodelog.service.database import opened
 from decodelog.service.models import Models, home

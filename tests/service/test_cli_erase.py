@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event, text
 
 from decodelog.fsm.machine.spec import binding_of
 from decodelog.fsm.ports import Command
-from decodelog.runtime.segment_files import folder_of
+from decodelog.runtime.caches.segment_files import folder_of
 from decodelog.service.audit import verify
 from decodelog.service.database import opened
 from decodelog.store import scrub

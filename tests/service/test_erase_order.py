@@ -9,7 +9,7 @@ import pytest
 from commandline import decodelog
 
 from decodelog.fsm.errors import JobNotEnded
-from decodelog.runtime.segments import folder_of
+from decodelog.runtime.loop.segments import folder_of
 from decodelog.service.caches import binding
 from decodelog.service.cancel import cancel
 from decodelog.service.database import opened

@@ -18,7 +18,7 @@ from decodelog.fsm.evidence.rng import unit_draw
 from decodelog.fsm.machine.transition import CloseRequest, CompleteCall, IssueDecision, StartAttempt
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.fsm.request.transforms import ForcedTokens, LogitBias, TopP, TypicalP
-from decodelog.runtime.job import Job
+from decodelog.runtime.loop.job import Job
 from decodelog.service.database import opened
 from decodelog.service.explain import decision_of, explained
 from decodelog.service.explain_text import told

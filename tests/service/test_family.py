@@ -22,8 +22,8 @@ from decodelog.fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX
 from decodelog.fsm.ports import Admission, Store
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.seal import seal
-from decodelog.runtime.models.script import Script, ScriptedConfig
-from decodelog.runtime.models.scripted import ScriptedModel
+from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.families.scripted.script import Script, ScriptedConfig
 from decodelog.service.audit import audit
 from decodelog.service.family import Asked, submit_choices
 from decodelog.service.naming import Found, find, find_job

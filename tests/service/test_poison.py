@@ -80,7 +80,7 @@ def test_a_job_that_was_nearly_given_up_goes_on_at_once_where_somebody_asks_for_
 @pytest.mark.contract("LOG-7")
 def test_a_job_under_suspicion_is_shown_as_such(database_url: str, short_model: Path) -> None:
     from decodelog.fsm.machine.transition import StartAttempt
-    from decodelog.runtime.job import Job
+    from decodelog.runtime.loop.job import Job
 
     job = decodelog(*SUBMIT, short_model, db=database_url).stdout.strip()
     with opened(database_url) as store:

@@ -10,8 +10,8 @@ import pytest
 
 from decodelog.fsm.errors import IdempotencyConflict
 from decodelog.fsm.request.draft import draft_from
-from decodelog.runtime.artifacts import find_model
-from decodelog.runtime.native import NativeModel
+from decodelog.runtime.model.artifacts import find_model
+from decodelog.runtime.model.native import NativeModel
 from decodelog.service.family import submit_choices
 from decodelog.service.reading import transcript_of
 from decodelog.service.submit import named_ms, new_job_name

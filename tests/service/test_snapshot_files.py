@@ -17,7 +17,7 @@ from decodelog.fsm.machine.events import CallCompleted, LanesRebuilt
 from decodelog.fsm.machine.state import State
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
-from decodelog.runtime.worker import Worker
+from decodelog.runtime.loop.worker import Worker
 from decodelog.service.audit import audit
 from decodelog.service.compare import against_reexecution
 from decodelog.service.compose import new_worker

@@ -12,7 +12,7 @@ from test_snapshot_files import Stage, output
 from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.machine.transition import CompleteCall, FailRequest, IssueDecision, StartAttempt
-from decodelog.runtime.job import Job
+from decodelog.runtime.loop.job import Job
 from decodelog.service.audit import audit
 from decodelog.service.incarnation import new_worker_name
 from decodelog.service.reading import transcript_of

@@ -13,7 +13,7 @@ from decodelog.fsm.machine.state import State
 from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
-from decodelog.runtime.worker import Worker
+from decodelog.runtime.loop.worker import Worker
 from decodelog.service.audit import audit
 from decodelog.service.compose import new_worker
 from decodelog.service.models import Models, home

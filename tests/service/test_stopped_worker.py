@@ -16,8 +16,8 @@ from commandline import PATIENCE_S, decodelog, wait_for
 from decodelog.fsm.errors import DatabaseLocked
 from decodelog.fsm.machine.events import AttemptStarted, LanesRebuilt
 from decodelog.fsm.ports import Outcome
-from decodelog.runtime.models.scripted import load_scripted
-from decodelog.runtime.worker import Pace, Worker
+from decodelog.runtime.families.scripted.model import load_scripted
+from decodelog.runtime.loop.worker import Pace, Worker
 from decodelog.service.compose import admit_job
 from decodelog.service.database import now_ms
 from decodelog.store.engine import DatabaseStore, open_store

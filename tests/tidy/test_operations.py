@@ -9,7 +9,7 @@ from typer.main import get_command
 
 from decodelog.fsm import errors
 from decodelog.fsm.errors import Defect, Problem, Transient
-from decodelog.runtime.worker import Pace
+from decodelog.runtime.loop.worker import Pace
 from decodelog.service.cli import app
 from decodelog.store.database import BUSY_TIMEOUT_MS, REACHED
 

@@ -40,9 +40,9 @@ def test_modules_that_are_not_shipped_keep_their_length() -> None:
         (rules.dependency, "fsm/machine/fold.py", "from ...store.codec import decode"),
         (rules.dependency, "fsm/output/horizon.py", "from ... import runtime"),
         (rules.dependency, "fsm/machine/fold.py", "def fold():\n    from ...service import cli"),
-        (rules.dependency, "runtime/engine.py", "from ..store.event_log import EventLog"),
-        (rules.dependency, "runtime/engine.py", "import sqlalchemy as sa"),
-        (rules.dependency, "store/codec.py", "import decodelog.runtime.engine"),
+        (rules.dependency, "runtime/loop/engine.py", "from ..store.event_log import EventLog"),
+        (rules.dependency, "runtime/loop/engine.py", "import sqlalchemy as sa"),
+        (rules.dependency, "store/codec.py", "import decodelog.runtime.loop.engine"),
         (rules.dependency, "store/codec.py", "from torch import Tensor"),
         (rules.dependency, "store/codec.py", "from ..service.compose import compose"),
         (rules.dependency, "migrations/env.py", "from ..store.engine import connect"),
@@ -51,15 +51,15 @@ def test_modules_that_are_not_shipped_keep_their_length() -> None:
         (rules.length, "tests/fsm/test_fold.py", "x = 1\n" * 451),
         (rules.size, "fsm/machine/fold.py", "def fold():\n" + "    x = 1\n" * 70),
         (rules.banned, "store/codec.py", "import pickle"),
-        (rules.banned, "runtime/engine.py", "from random import random"),
-        (rules.banned, "runtime/engine.py", "import numpy as np\nnp.random.seed(1)"),
-        (rules.banned, "runtime/engine.py", "from numpy.random import default_rng"),
-        (rules.banned, "runtime/artifacts.py", "torch.load(path)"),
+        (rules.banned, "runtime/loop/engine.py", "from random import random"),
+        (rules.banned, "runtime/loop/engine.py", "import numpy as np\nnp.random.seed(1)"),
+        (rules.banned, "runtime/loop/engine.py", "from numpy.random import default_rng"),
+        (rules.banned, "runtime/model/artifacts.py", "torch.load(path)"),
         (rules.banned, "store/leases.py", "now = time.time()"),
         (rules.banned, "store/leases.py", "from time import time_ns"),
         (rules.banned, "runtime/trace.py", "clock = datetime.now"),
         (rules.banned, "store/leases.py", "assert fence > 0"),
-        (rules.banned, "runtime/engine.py", "print(token)"),
+        (rules.banned, "runtime/loop/engine.py", "print(token)"),
     ],
 )
 def test_a_module_that_breaks_the_rule_is_found(rule: Rule, path: str, source: str) -> None:
@@ -71,14 +71,14 @@ def test_a_module_that_breaks_the_rule_is_found(rule: Rule, path: str, source: s
     [
         (rules.dependency, "fsm/machine/compiled.py", "from transitions import Machine"),
         (rules.dependency, "fsm/output/horizon.py", "import hashlib\nfrom ..errors import Rejected"),
-        (rules.dependency, "runtime/engine.py", "from ..fsm.receipt import Receipt"),
+        (rules.dependency, "runtime/loop/engine.py", "from ..fsm.receipt import Receipt"),
         (rules.dependency, "service/compose.py", "from .. import runtime, store"),
         (rules.dependency, "migrations/env.py", "from ..store.tables import metadata"),
         (rules.size, "fsm/machine/fold.py", "x = 1\n" * 400),
         (rules.size, "fsm/machine/fold.py", "def fold():\n" + "    x = 1\n" * 69),
         (rules.length, "tests/fsm/test_fold.py", "x = 1\n" * 450),
         (rules.banned, "service/cli.py", "print(time.time())"),
-        (rules.banned, "runtime/worker.py", "from time import time"),
+        (rules.banned, "runtime/loop/worker.py", "from time import time"),
         (rules.banned, "store/leases.py", "now = func.now()\nwait = time.monotonic()"),
     ],
 )
@@ -164,7 +164,7 @@ def test_an_extra_has_what_its_folders_import(folders: tuple[str, ...], extras: 
 
 def test_an_undeclared_import_is_found() -> None:
     source = "import os, torch.nn\nfrom pydantic_core import PydanticCustomError\nfrom .torch import x\nimport own"
-    module = Module("runtime/engine.py", source)
+    module = Module("runtime/loop/engine.py", source)
     assert list(rules.undeclared(module, {"torch", "pydantic"}, {"own"})) == []
     assert len(list(rules.undeclared(module, {"torch"}, {"own"}))) == 1
     assert len(list(rules.undeclared(module, {"pydantic"}))) == 2

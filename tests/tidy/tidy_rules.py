@@ -39,7 +39,7 @@ NEVER_THESE = {
 }
 INSTALLED_AS = {"pydantic_core": "pydantic"}  # where a package comes with one of another name
 MACHINE = "fsm/machine/compiled.py"  # the one file that knows the state machine library
-CLOCKED = ("runtime/worker.py", "service/")  # where the wall clock may be read
+CLOCKED = ("runtime/loop/worker.py", "service/")  # where the wall clock may be read
 
 SEEDED = "service/simulation/"  # may own a generator that it has seeded; nobody may use the shared one
 BANNED_IMPORT = {"cloudpickle", "dill", "pickle", "random", "shelve"}

@@ -17,7 +17,7 @@ from sqlalchemy.pool import Pool
 
 from decodelog.fsm.ports import Store
 from decodelog.service.database import SQLITE_PREFIX, open_database
-from decodelog.store import schema
+from decodelog.store.database import schema
 
 MEMORY = "memory://"
 

@@ -1,6 +1,6 @@
 """What Alembic runs for every command: the migrations, on the connection and in the transaction it is given.
 
-`store/schema.py` gives both, so that a whole upgrade is one transaction, and hands over no settings file.
+`store/database/schema.py` gives both, so that a whole upgrade is one transaction, and hands over no settings file.
 """
 
 from alembic import context

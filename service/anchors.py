@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 from ..fsm.errors import BrokenAnchors, UnwritableOutput
 from ..fsm.limits import SAFE_INTEGER_MAX
 from ..fsm.reading.audit import Fault
-from ..store.audit import Reached
+from ..store.reading.audit import Reached
 from .export import sync
 from .regular_files import open_regular
 

@@ -10,9 +10,9 @@ from ..fsm.errors import Defect, NotAnExport, Rejected
 from ..fsm.ports import JobRow, Record
 from ..fsm.reading.audit import Audited, Fault, compare, replay
 from ..fsm.reading.snapshot import Snapshot
-from ..store.audit import ShowsRows, audit_rows
-from ..store.bundle import Bundle
-from ..store.frames import begins
+from ..store.archive.bundle import Bundle
+from ..store.archive.frames import begins
+from ..store.reading.audit import ShowsRows, audit_rows
 from .anchors import Anchors
 from .signing import PublicKey, signature_faults
 

@@ -14,7 +14,7 @@ from ..fsm.errors import DatabaseUnavailable, FolderMissing
 
 if TYPE_CHECKING:
     from ..store.engine import DatabaseStore
-    from ..store.memory_log import MemoryStore
+    from ..store.memory.log import MemoryStore
 
 DATABASE_DEFAULT = "sqlite:///decodelog.db"
 SQLITE_PREFIX = "sqlite:///"
@@ -44,7 +44,7 @@ def open_database(url: str, create: bool = False) -> DatabaseStore | MemoryStore
     from ..store.engine import open_store
 
     if create and (file := sqlite_file(url)) is not None:
-        from ..store.names import parsed
+        from ..store.database.names import parsed
 
         parsed(url)  # refuses what no file can be named
         if not file.exists():
@@ -64,8 +64,8 @@ def opened(given: str | None, create: bool = False) -> Iterator[DatabaseStore | 
 
 def _create(url: str, file: Path) -> None:
     """Build the schema in a new file beside it and link that into place: whoever finds the file finds it whole."""
-    from ..store import schema
-    from ..store.sqlite_file import check_no_log
+    from ..store.database import schema
+    from ..store.database.sqlite_file import check_no_log
 
     if not file.parent.is_dir():
         raise FolderMissing(url, str(file.parent.absolute()))

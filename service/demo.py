@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from ..fsm.errors import ChildFailed
 from ..fsm.machine.events import DecisionMade, Event, OutputCommitted
 from ..fsm.ports import EventLog
-from ..store import schema
+from ..store.database import schema
 from .audit import Report, audit
 from .database import SQLITE_PREFIX, open_database
 from .reading import Follower, events_of, transcript_of

@@ -119,9 +119,9 @@ def _rows(home: Path) -> Check:
 
 
 def _database(url: str) -> Check:
-    from ..store import schema
-    from ..store.names import parsed
-    from ..store.standing import standing
+    from ..store.database import schema
+    from ..store.database.names import parsed
+    from ..store.database.settings import standing
 
     parsed(url)  # refuses what is no URL
     file = sqlite_file(url)

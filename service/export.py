@@ -13,10 +13,10 @@ from typing import BinaryIO
 
 from ..fsm.errors import UnwritableOutput
 from ..runtime import private
-from ..store.audit import ShowsRows
-from ..store.bundle import Signature, Written, write
-from ..store.chain import StoredLog
-from ..store.erased import erased
+from ..store.archive.bundle import Signature, Written, write
+from ..store.log.chain import StoredLog
+from ..store.log.erased import erased
+from ..store.reading.audit import ShowsRows
 
 
 def export(

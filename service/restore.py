@@ -20,9 +20,9 @@ from ..fsm.reading.snapshot import facts_of
 from ..fsm.reading.transcript import Transcript
 from ..fsm.request.envelope import admit
 from ..fsm.request.names import check_job_name, check_model_name
-from ..store.bundle import Bundle
-from ..store.frames import begins
-from ..store.restore import Restorable, Restored
+from ..store.archive.bundle import Bundle
+from ..store.archive.frames import begins
+from ..store.archive.restore import Restorable, Restored
 from .audit import audit
 from .incarnation import dead_workers
 from .naming import check_key

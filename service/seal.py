@@ -12,10 +12,10 @@ from ..fsm.reading.audit import Fault
 from ..fsm.reading.load import load
 from ..fsm.reading.snapshot import Snapshot
 from ..fsm.reading.transcript import Transcript
-from ..store import chain, sealed
-from ..store.chain import StoredLog
-from ..store.keeping import KeepsLogs
-from ..store.stored import Stored
+from ..store.log import chain, sealed
+from ..store.log.chain import StoredLog
+from ..store.log.stored import Stored
+from ..store.retention.keeping import KeepsLogs
 from .audit import AuditedLog, audit
 
 

@@ -17,7 +17,7 @@ from ..runtime.loop.batcher import Batcher
 from ..runtime.loop.engine import Engine
 from ..runtime.loop.job import Job
 from ..runtime.model.port import Model
-from ..store.memory_log import MemoryStore
+from ..store.memory.log import MemoryStore
 from .compose import admit_job
 from .database import now_ms
 

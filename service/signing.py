@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..fsm.errors import UnusableKey
 from ..fsm.reading.audit import Fault
-from ..store.bundle import Bundle, Signature
+from ..store.archive.bundle import Bundle, Signature
 from .regular_files import open_regular
 
 DOMAIN: Final = b"decodelog.export.signature.v1"

@@ -14,8 +14,8 @@ from ..fsm.ports import Claim
 from ..fsm.reading.load import load
 from ..fsm.reading.snapshot import facts_of
 from ..fsm.reading.transcript import Transcript
-from ..store.bundle import Standing, write
-from ..store.chain import records
+from ..store.archive.bundle import Standing, write
+from ..store.log.chain import records
 from .export import check_writable, write_whole
 from .incarnation import dead_workers
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..runtime.loop.segments import Segments
     from ..runtime.model.port import Model
     from ..store.engine import DatabaseStore
-    from ..store.memory_log import MemoryStore
+    from ..store.memory.log import MemoryStore
 
 FORMS = PENDING_SUFFIX, REPAIRED = "pending-suffix", "repaired"
 LEASE_MS = 300_000

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from ..fsm.failpoints import Reached, unheard
 from ..fsm.ports import Bell, Clock
-from .bells import bell_of
-from .database import BUSY_TIMEOUT_MS, Database, named
-from .event_log import DatabaseLog
-from .inbox import DatabaseInbox
-from .leases import DatabaseLeases
-from .lifetime import DatabaseLifetime
-from .memory_log import MemoryStore, still
-from .postgres_log import PostgresAppender
-from .restore import DatabaseRestore
-from .schema import required
-from .showing import DatabaseRows
-from .snapshots import DatabaseSnapshots
-from .sqlite_log import SqliteAppender
+from .appending.event_log import DatabaseLog
+from .appending.postgres_log import PostgresAppender
+from .appending.sqlite_log import SqliteAppender
+from .archive.restore import DatabaseRestore
+from .coordination.bells import bell_of
+from .coordination.inbox import DatabaseInbox
+from .coordination.leases import DatabaseLeases
+from .database.connection import BUSY_TIMEOUT_MS, Database, named
+from .database.schema import required
+from .log.snapshots import DatabaseSnapshots
+from .memory.log import MemoryStore, still
+from .reading.showing import DatabaseRows
+from .retention.lifetime import DatabaseLifetime
 
 MEMORY = "memory://"
 

@@ -18,10 +18,10 @@ import psycopg
 import pytest
 from sqlalchemy import BigInteger, literal
 
-from decodelog.store import schema
+from decodelog.store.database import schema
+from decodelog.store.database.tables import metadata
 from decodelog.store.engine import DatabaseStore, open_store
-from decodelog.store.memory_log import MemoryStore
-from decodelog.store.tables import metadata
+from decodelog.store.memory.log import MemoryStore
 
 KINDS = ("memory", "sqlite", "postgres")
 

@@ -18,7 +18,7 @@ from . import options
 
 if TYPE_CHECKING:
     from ...store.engine import DatabaseStore
-    from ...store.memory_log import MemoryStore
+    from ...store.memory.log import MemoryStore
     from ..audit import Report
 
 Reexecute = Annotated[

@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Make, upgrade and check a database
 @app.command()
 def upgrade(db: options.Database = None, json: options.Json = False) -> None:
     """Make or upgrade the schema; doing it again changes nothing."""
-    from ...store import schema
+    from ...store.database import schema
 
     url = database_url(db)
     _print(schema.upgrade(url), json)
@@ -27,7 +27,7 @@ def upgrade(db: options.Database = None, json: options.Json = False) -> None:
 @app.command()
 def current(db: options.Database = None, json: options.Json = False) -> None:
     """Print the revision of the schema that is there."""
-    from ...store import schema
+    from ...store.database import schema
 
     try:
         revision = schema.current(database_url(db))
@@ -39,8 +39,8 @@ def current(db: options.Database = None, json: options.Json = False) -> None:
 @app.command()
 def check(db: options.Database = None, json: options.Json = False) -> None:
     """Say whether the schema is the one this program needs, and whether what is answered there survives a crash."""
-    from ...store import schema
-    from ...store.standing import standing
+    from ...store.database import schema
+    from ...store.database.settings import standing
 
     url = database_url(db)
     revision = schema.check(url)
@@ -56,7 +56,7 @@ def check(db: options.Database = None, json: options.Json = False) -> None:
 
 
 def _print(revision: str | None, json: bool, more: dict[str, Any] | None = None) -> None:
-    from ...store import schema
+    from ...store.database import schema
 
     if json:
         terminal.write_json({"revision": revision, "needed": schema.HEAD} | (more or {}))

@@ -59,7 +59,7 @@ def is_own(name: str) -> bool:
 
 def refuse_database(name: str) -> None:
     """Refuse what is no database for this. Errors: BadParameter; UnsupportedDatabase."""
-    from ...store.database import named
+    from ...store.database.connection import named
     from ..torture.databases import has_server
 
     if name == POSTGRES and not has_server():

@@ -20,7 +20,7 @@ from ...runtime.families.scripted.model import ScriptedModel
 from ...runtime.families.scripted.script import Script, ScriptedConfig
 from ...runtime.loop.engine import Engine
 from ...runtime.loop.job import Job
-from ...store.memory_log import MemoryStore
+from ...store.memory.log import MemoryStore
 from ..facts import TENURE, answer
 from ..submit import admit_job
 

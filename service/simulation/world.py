@@ -13,7 +13,7 @@ from ...fsm.ports import Command
 from ...fsm.reading.emission import Emission
 from ...runtime.loop.worker import Pace, Worker
 from ...runtime.loop.writer import SNAPSHOT_EVENTS
-from ...store.memory_log import MemoryStore
+from ...store.memory.log import MemoryStore
 from ..compose import admit_job as admissible
 from .callers import RESTART_MS, START_MS, Asked, Errand, end, follow, submit
 from .device import Device, Harm

@@ -21,9 +21,9 @@ from psycopg.sql import SQL, Identifier
 
 from ...fsm.errors import DatabaseUnavailable
 from ...fsm.errors.redaction import redacted_url
-from ...store import schema
-from ...store.names import LISTEN, PREPARE, parsed
-from ...store.tables import metadata
+from ...store.database import schema
+from ...store.database.names import LISTEN, PREPARE, parsed
+from ...store.database.tables import metadata
 from ..database import SQLITE_PREFIX
 from .signals import held_back
 

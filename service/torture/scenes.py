@@ -27,9 +27,9 @@ from ...runtime.loop.job import Job
 from ...runtime.loop.worker import Pace
 from ...runtime.loop.writer import SNAPSHOT_EVENTS
 from ...runtime.model.port import Model
-from ...store.bundle import write
+from ...store.archive.bundle import write
 from ...store.engine import DatabaseStore
-from ...store.memory_log import MemoryStore
+from ...store.memory.log import MemoryStore
 from ..cancel import cancel
 from ..compose import new_worker
 from ..erase import erase

@@ -24,7 +24,7 @@ from decodelog.fsm.reading.audit import replay
 from decodelog.fsm.reading.load import jump, load
 from decodelog.fsm.reading.transcript import Transcript
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.store.codec import encode, entries
+from decodelog.store.log.codec import encode, entries
 
 pytestmark = pytest.mark.contract("FSM-3", "FSM-4", "OUT-7")
 

@@ -15,7 +15,7 @@ from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.service.family import submit_choices
 from decodelog.service.turns import Turns
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 FLAT = model(rows=((0.0,) * 256,), then="repeat")  # every byte is as likely as any other
 SAME = ("identity", "token_ids", "text", "finish_reason")

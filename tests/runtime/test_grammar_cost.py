@@ -19,7 +19,7 @@ from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedCo
 from decodelog.runtime.grammar import parser as grammar
 from decodelog.runtime.grammar.parser import Grammars, grammars_of
 from decodelog.runtime.grammar.spending import Spending
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-5")
 

@@ -15,7 +15,7 @@ from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
 from decodelog.runtime.grammar.parser import Grammars, Parser
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-3", "OUT-5")
 

@@ -21,10 +21,10 @@ from decodelog.runtime.loop.job import Job
 from decodelog.service.audit import audit
 from decodelog.service.erase import erase
 from decodelog.service.seal import seal
-from decodelog.store.database import connected
+from decodelog.store.database.connection import connected
+from decodelog.store.database.tables import snapshots
 from decodelog.store.engine import open_store
-from decodelog.store.snapshots import STATES_KEPT
-from decodelog.store.tables import snapshots
+from decodelog.store.log.snapshots import STATES_KEPT
 
 pytestmark = pytest.mark.contract("RES-2", "RES-4")
 

@@ -18,7 +18,7 @@ from decodelog.runtime.caches.segment_files import discard, folder_of
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.loop import segments as segments_module
 from decodelog.runtime.loop.segments import Chain, Segments
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("RES-2", "RES-4")
 

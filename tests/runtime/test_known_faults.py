@@ -19,7 +19,7 @@ from decodelog.runtime.families.decoder.model import seeded_decoder
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
 from decodelog.runtime.families.session import Session
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 CANCELLED = FinishReason.CANCELLED
 CONFIG = parse_config(

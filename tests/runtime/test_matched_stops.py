@@ -20,7 +20,7 @@ from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedCo
 from decodelog.service.explain import decision_of, explained
 from decodelog.service.explain_text import told
 from decodelog.service.reading import emissions_of
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-3", "OUT-4")
 

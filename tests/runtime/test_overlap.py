@@ -17,7 +17,7 @@ from decodelog.fsm.ports import Outcome
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.loop import retry as patience
 from decodelog.runtime.loop.engine import Engine
-from decodelog.store import driver
+from decodelog.store.database import driver
 from decodelog.store.engine import open_store
 
 SEEDED = {"seed": 11, "spread": 2.0, "period": 64}

@@ -26,7 +26,7 @@ from decodelog.runtime.families.session import Decode, Prefill, Session
 from decodelog.runtime.loop.prompt_record import PromptScores
 from decodelog.runtime.policy.scores import VocabularyAxis
 from decodelog.service.models import Models
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("POL-6")
 

@@ -28,7 +28,7 @@ from decodelog.service.audit import audit
 from decodelog.service.compare import against_reexecution, reexecution_faults, told
 from decodelog.service.reading import events_of
 from decodelog.service.seal import seal
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("RES-3", "RES-4")
 

@@ -17,7 +17,7 @@ from decodelog.fsm.machine.transition import CompleteCall, IssueDecision, StartA
 from decodelog.fsm.output.standing import Standing
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-5")
 

@@ -20,7 +20,7 @@ from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.grammar.parser import grammars_of
 from decodelog.runtime.model.port import Model
 from decodelog.service.models import Models
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-5")
 

@@ -16,7 +16,7 @@ from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.emission import Emission
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.scripted.script import EOS, Piece, Script, ScriptedConfig
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 FIRST = 258  # the id of a script's first piece
 PLAIN = "Hello, world."

@@ -25,7 +25,7 @@ from decodelog.service.torture.databases import SqliteGround
 from decodelog.service.torture.scenes import SCENES
 from decodelog.service.torture.siege import Siege
 from decodelog.service.torture.signals import held_back
-from decodelog.store.offer import offer
+from decodelog.store.appending.offer import offer
 
 
 class Halved:

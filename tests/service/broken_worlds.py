@@ -19,7 +19,7 @@ from decodelog.runtime.loop.worker import Worker
 from decodelog.runtime.loop.writer import Begun, Writer
 from decodelog.service.simulation import world
 from decodelog.service.simulation.world import VirtualStore, World
-from decodelog.store.offer import offer
+from decodelog.store.appending.offer import offer
 
 
 class Unfenced(VirtualStore):

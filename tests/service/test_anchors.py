@@ -19,10 +19,10 @@ from decodelog.fsm.machine.events import AttemptStarted, Event
 from decodelog.fsm.ports import EMPTY_HEAD, Head
 from decodelog.service.anchors import Anchor, Anchors, anchored, keep
 from decodelog.service.database import opened
-from decodelog.store.audit import Reached
-from decodelog.store.chain import digest, kept
-from decodelog.store.codec import decode, encode
 from decodelog.store.engine import DatabaseStore
+from decodelog.store.log.chain import digest, kept
+from decodelog.store.log.codec import decode, encode
+from decodelog.store.reading.audit import Reached
 
 pytestmark = pytest.mark.contract("LOG-3")
 

@@ -15,10 +15,10 @@ from decodelog.fsm.errors import Problem
 from decodelog.fsm.ports import EMPTY_HEAD
 from decodelog.service.audit import Report, audit
 from decodelog.service.database import opened
-from decodelog.store.chain import StoredLog, digest, verified
+from decodelog.store.database.tables import metadata
 from decodelog.store.engine import DatabaseStore
-from decodelog.store.erased import erased
-from decodelog.store.tables import metadata
+from decodelog.store.log.chain import StoredLog, digest, verified
+from decodelog.store.log.erased import erased
 
 pytestmark = pytest.mark.contract("LOG-3")
 

@@ -14,8 +14,8 @@ from sqlalchemy import text
 
 from decodelog.service.audit import Report, audit
 from decodelog.service.database import opened, sqlite_file
-from decodelog.store import schema
-from decodelog.store.bundle import Bundle, write
+from decodelog.store.archive.bundle import Bundle, write
+from decodelog.store.database import schema
 from decodelog.store.engine import DatabaseStore
 
 pytestmark = [pytest.mark.contract("LOG-3"), pytest.mark.timeout(600)]  # of jobs to be damaged, on a busy machine
@@ -184,7 +184,7 @@ def test_a_table_that_is_not_what_was_made_is_named(database_url: str, statement
 
 def restore(store: DatabaseStore) -> None:
     """Put back what the next test of the same server needs."""
-    from decodelog.store.tables import metadata
+    from decodelog.store.database.tables import metadata
 
     with store._database.transaction() as connection:
         metadata.drop_all(connection)

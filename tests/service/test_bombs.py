@@ -22,13 +22,13 @@ from decodelog.fsm.limits import NEW_TOKENS_MAX, PAYLOAD_BYTES_MAX, SEALED_BYTES
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow
 from decodelog.service.audit import verify
-from decodelog.store import sealed
-from decodelog.store.bundle import APPEND, MANIFEST, write
-from decodelog.store.chain import StoredLog, digest
-from decodelog.store.codec import entries
-from decodelog.store.frames import MAGIC, FrameWriter
-from decodelog.store.stored import MARK, Stored
-from decodelog.store.unpacking import LISTS_MAX, SHORT, STEP_BYTES, unpacked
+from decodelog.store.archive.bundle import APPEND, MANIFEST, write
+from decodelog.store.archive.frames import MAGIC, FrameWriter
+from decodelog.store.log import sealed
+from decodelog.store.log.chain import StoredLog, digest
+from decodelog.store.log.codec import entries
+from decodelog.store.log.stored import MARK, Stored
+from decodelog.store.log.unpacking import LISTS_MAX, SHORT, STEP_BYTES, unpacked
 
 pytestmark = [pytest.mark.contract("LOG-3", "LOG-9"), pytest.mark.timeout(600)]  # of compressing, on a busy machine
 

@@ -22,8 +22,8 @@ from decodelog.service.database import opened
 from decodelog.service.incarnation import new_worker_name
 from decodelog.service.models import Models
 from decodelog.service.reading import transcript_of
+from decodelog.store.database.tables import inbox
 from decodelog.store.engine import DatabaseStore
-from decodelog.store.tables import inbox
 
 LEASE_MS = 60_000
 PACE = Pace(claim_ms=0, inbox_ms=0)

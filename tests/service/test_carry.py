@@ -17,7 +17,7 @@ from decodelog.service.carry import carry
 from decodelog.service.models import Models
 from decodelog.service.submit import submit
 from decodelog.service.turns import Turns
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 AWAY_S = 0.7
 

@@ -17,7 +17,7 @@ from decodelog.service import doctor
 from decodelog.service.advice import COMMANDS, advised
 from decodelog.service.commands import jobs as listing
 from decodelog.service.commands.run import _resume_command
-from decodelog.store import event_log
+from decodelog.store.appending import event_log
 from decodelog.store.engine import open_store
 
 SECRET = "hunter2"

@@ -17,9 +17,9 @@ from decodelog.fsm.ports import Command
 from decodelog.runtime.caches.segment_files import folder_of
 from decodelog.service.audit import verify
 from decodelog.service.database import opened
-from decodelog.store import scrub
-from decodelog.store.bundle import Bundle
-from decodelog.store.database import BUSY_TIMEOUT_MS
+from decodelog.store.archive.bundle import Bundle
+from decodelog.store.database.connection import BUSY_TIMEOUT_MS
+from decodelog.store.retention import scrub
 
 pytestmark = pytest.mark.contract("LOG-9")
 

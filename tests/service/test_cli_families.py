@@ -13,7 +13,7 @@ from sqlalchemy import delete
 
 from decodelog.service.database import opened
 from decodelog.service.demo import committed_twice
-from decodelog.store import tables
+from decodelog.store.database import tables
 
 CHOICES = ("--n", 3, "--temperature", 1)
 ENDLESS = ("--max-new-tokens", "until_context")

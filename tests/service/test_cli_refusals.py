@@ -13,7 +13,8 @@ import pytest
 from commandline import decodelog, jobs, script
 
 from decodelog.fsm.limits import GRAMMAR_BYTES_MAX, REQUEST_BYTES_MAX
-from decodelog.store import engine, schema
+from decodelog.store import engine
+from decodelog.store.database import schema
 
 # Words in capitals stand for files and folders that the test makes.
 REFUSED = """
@@ -171,7 +172,7 @@ def test_a_fault_of_the_program_itself_is_one_line_too(monkeypatch: pytest.Monke
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("decodelog.store.event_log.DatabaseLog.pages", broken)
+    monkeypatch.setattr("decodelog.store.appending.event_log.DatabaseLog.pages", broken)
     told = decodelog("jobs", "--json", db=sqlite_url)
     assert (told.code, told.error["code"]) == (1, "unexpected")
     assert "ZeroDivisionError: a bug" in told.error["message"]

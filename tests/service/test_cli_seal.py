@@ -20,7 +20,7 @@ from decodelog.service import audit as auditing
 from decodelog.service import seal as sealing
 from decodelog.service.database import opened
 from decodelog.service.reading import Follower
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("LOG-9")
 

@@ -18,9 +18,9 @@ from decodelog.fsm.reading.transcript import Transcript
 from decodelog.service.audit import audit, verify
 from decodelog.service.database import opened
 from decodelog.service.export import export
-from decodelog.store.bundle import Bundle, write
-from decodelog.store.chain import StoredLog
-from decodelog.store.stored import Stored
+from decodelog.store.archive.bundle import Bundle, write
+from decodelog.store.log.chain import StoredLog
+from decodelog.store.log.stored import Stored
 
 pytestmark = pytest.mark.contract("LOG-3")
 

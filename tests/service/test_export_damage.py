@@ -18,10 +18,10 @@ from decodelog.fsm.errors import NotAnExport
 from decodelog.fsm.reading.audit import Fault
 from decodelog.service.audit import Report, audit, verify
 from decodelog.service.database import opened
-from decodelog.store.bundle import APPEND, JOB, KIND, Bundle, write
-from decodelog.store.chain import StoredLog
-from decodelog.store.frames import MAGIC, FrameWriter, frames
-from decodelog.store.stored import Stored
+from decodelog.store.archive.bundle import APPEND, JOB, KIND, Bundle, write
+from decodelog.store.archive.frames import MAGIC, FrameWriter, frames
+from decodelog.store.log.chain import StoredLog
+from decodelog.store.log.stored import Stored
 
 pytestmark = pytest.mark.contract("LOG-3")
 

@@ -29,7 +29,7 @@ from decodelog.service.family import Asked, submit_choices
 from decodelog.service.naming import Found, find, find_job
 from decodelog.service.reading import transcript_of
 from decodelog.service.submit import admit_job, submit
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 MODEL = ScriptedModel(ScriptedConfig(script=Script(text="Hello")))
 KEY = "k" * IDEMPOTENCY_KEY_BYTES_MAX

@@ -11,7 +11,7 @@ import pytest
 
 from decodelog.fsm.errors import SchemaMissing
 from decodelog.service.database import DATABASE_DEFAULT, database_url, open_database
-from decodelog.store import schema
+from decodelog.store.database import schema
 
 
 @pytest.mark.contract("LOG-6")

@@ -17,9 +17,9 @@ from decodelog.fsm.request.names import check_job_name, check_model_name, choice
 from decodelog.service.naming import choice_of, choices_of, family_of
 from decodelog.service.restore import restore
 from decodelog.service.submit import admit_job
-from decodelog.store.bundle import Bundle, write
+from decodelog.store.archive.bundle import Bundle, write
 from decodelog.store.engine import DatabaseStore
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("ENV-1", "RES-2")
 

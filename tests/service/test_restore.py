@@ -25,11 +25,12 @@ from decodelog.service.export import export, redacted
 from decodelog.service.restore import _possible as possible
 from decodelog.service.restore import restore
 from decodelog.service.seal import seal
-from decodelog.store import schema, sealed
-from decodelog.store.bundle import write
+from decodelog.store.archive.bundle import write
+from decodelog.store.archive.restore import DatabaseRestore
+from decodelog.store.database import schema
+from decodelog.store.database.tables import snapshots
 from decodelog.store.engine import DatabaseStore, open_store
-from decodelog.store.restore import DatabaseRestore
-from decodelog.store.tables import snapshots
+from decodelog.store.log import sealed
 
 pytestmark = pytest.mark.contract("RES-2")
 

@@ -15,7 +15,7 @@ from decodelog.runtime.model.native import NativeModel
 from decodelog.service.family import submit_choices
 from decodelog.service.reading import transcript_of
 from decodelog.service.submit import named_ms, new_job_name
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("ENV-7", "ENV-8")
 

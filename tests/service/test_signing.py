@@ -23,8 +23,8 @@ from decodelog.service.audit import verify
 from decodelog.service.database import opened
 from decodelog.service.export import export
 from decodelog.service.signing import public_key, signer
-from decodelog.store.bundle import SIGNATURE, Bundle, Signature
-from decodelog.store.frames import frames
+from decodelog.store.archive.bundle import SIGNATURE, Bundle, Signature
+from decodelog.store.archive.frames import frames
 
 pytestmark = pytest.mark.contract("LOG-3")
 

@@ -27,10 +27,10 @@ from decodelog.service.reading import events_of, transcript_of
 from decodelog.service.restore import restore
 from decodelog.service.snapshot import FORMS, REPAIRED, How, take
 from decodelog.service.submit import submit
-from decodelog.store import schema
-from decodelog.store.bundle import ROWS, SNAPSHOT
+from decodelog.store.archive.bundle import ROWS, SNAPSHOT
+from decodelog.store.archive.frames import FrameWriter, frames
+from decodelog.store.database import schema
 from decodelog.store.engine import DatabaseStore, open_store
-from decodelog.store.frames import FrameWriter, frames
 
 pytestmark = pytest.mark.contract("RES-1", "RES-2", "RES-4")
 

@@ -17,7 +17,7 @@ from decodelog.service.audit import audit
 from decodelog.service.incarnation import new_worker_name
 from decodelog.service.reading import transcript_of
 from decodelog.service.restore import restore
-from decodelog.store import schema
+from decodelog.store.database import schema
 from decodelog.store.engine import DatabaseStore, open_store
 
 pytestmark = pytest.mark.contract("RES-1", "RES-2", "RES-4")

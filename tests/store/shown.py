@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from decodelog.store.audit import audit_rows
-from decodelog.store.chain import StoredLog
+from decodelog.store.log.chain import StoredLog
+from decodelog.store.reading.audit import audit_rows
 
 
 class Shown:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from decodelog.fsm.ports import EMPTY_HEAD
-from decodelog.store.audit import audit_rows
-from decodelog.store.chain import StoredLog
+from decodelog.store.log.chain import StoredLog
+from decodelog.store.reading.audit import audit_rows
 
 JOBS = 500
 

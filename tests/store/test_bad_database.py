@@ -24,7 +24,7 @@ from decodelog.fsm.errors import (
     UnsupportedDatabase,
 )
 from decodelog.fsm.ports import Outcome
-from decodelog.store import schema
+from decodelog.store.database import schema
 from decodelog.store.engine import open_store
 
 

@@ -11,9 +11,9 @@ import pytest
 from steps import admit, write
 
 from decodelog.fsm.ports import Command
-from decodelog.store.bells import SqliteBell
+from decodelog.store.coordination.bells import SqliteBell
+from decodelog.store.database.sqlite_file import SqliteFile
 from decodelog.store.engine import open_store
-from decodelog.store.sqlite_file import SqliteFile
 
 SOON_S, LONG_S = 0.05, 120.0
 

@@ -36,8 +36,8 @@ from decodelog.fsm.machine.events import (
 )
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.store import codec
-from decodelog.store.codec import STEP, STEP_WIRE, WIRE, decode, encode, entries
+from decodelog.store.log import codec
+from decodelog.store.log.codec import STEP, STEP_WIRE, WIRE, decode, encode, entries
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "events"
 KEY = bytes(range(32))

@@ -11,13 +11,13 @@ from steps import Writer, admit, digest, write
 
 from decodelog.fsm.errors import CorruptRecord, Problem, UnknownWireTag
 from decodelog.fsm.ports import Head, Outcome
-from decodelog.store import schema
-from decodelog.store.audit import audit_rows
-from decodelog.store.chain import StoredLog, records
-from decodelog.store.chain import digest as chain_digest
+from decodelog.store.database import schema
 from decodelog.store.engine import open_store
-from decodelog.store.memory_log import MemoryStore
-from decodelog.store.stored import CHECK_BYTES
+from decodelog.store.log.chain import StoredLog, records
+from decodelog.store.log.chain import digest as chain_digest
+from decodelog.store.log.stored import CHECK_BYTES
+from decodelog.store.memory.log import MemoryStore
+from decodelog.store.reading.audit import audit_rows
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,9 @@ from decodelog.fsm.errors import (
     Transient,
     UnsupportedDatabase,
 )
-from decodelog.store import schema
+from decodelog.store.database import schema
+from decodelog.store.database.faults import postgres_kind
 from decodelog.store.engine import open_store
-from decodelog.store.faults import postgres_kind
 
 STATES = {
     "08006": DatabaseUnavailable, "08P01": DatabaseUnavailable,

@@ -28,7 +28,7 @@ from decodelog.fsm.errors import (
 )
 from decodelog.fsm.ports import Command, Outcome
 from decodelog.service.database import open_database
-from decodelog.store import schema
+from decodelog.store.database import schema
 from decodelog.store.engine import open_store
 
 NOBODY = 65534
@@ -184,7 +184,7 @@ def test_a_database_is_its_owners_alone_with_its_log_and_index(tmp_path, umask, 
 
 
 def _made(file):
-    from decodelog.store.sqlite_file import SqliteFile
+    from decodelog.store.database.sqlite_file import SqliteFile
 
     SqliteFile(str(file), "it", create=True).connect(1.0).close()
 

@@ -13,9 +13,9 @@ from steps import admit, write
 
 from decodelog.fsm.errors import DatabaseNotDurable, Rejected
 from decodelog.fsm.ports import Command
-from decodelog.store import schema
+from decodelog.store.database import schema
+from decodelog.store.database.settings import standing
 from decodelog.store.engine import open_store
-from decodelog.store.standing import standing
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from steps import admit
 
 from decodelog.fsm.errors import UnknownJob
 from decodelog.fsm.ports import Command, Outcome
+from decodelog.store.coordination.inbox import LEFT_MAX, LEFT_MS
+from decodelog.store.database.tables import inbox
 from decodelog.store.engine import open_store
-from decodelog.store.inbox import LEFT_MAX, LEFT_MS
-from decodelog.store.tables import inbox
 
 
 @pytest.mark.contract("LOG-8")

@@ -13,9 +13,9 @@ from decodelog.fsm.machine.states import Status
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.ports import Append, Outcome
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.store.audit import audit_rows
-from decodelog.store.codec import decode, encode, entries
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.log.codec import decode, encode, entries
+from decodelog.store.memory.log import MemoryStore
+from decodelog.store.reading.audit import audit_rows
 
 KEY, OTHER = digest("receipt"), digest("another receipt")
 

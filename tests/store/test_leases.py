@@ -15,9 +15,9 @@ from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.machine.events import AttemptStarted
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import Append, Caution, Outcome
-from decodelog.store import tables
+from decodelog.store.database import tables
 from decodelog.store.engine import open_store
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.memory.log import MemoryStore
 
 HOUR_MS = 3_600_000
 

@@ -12,12 +12,12 @@ from steps import Writer, admit, digest, write
 from decodelog.fsm.machine.events import AttemptStarted
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import Append
-from decodelog.store import sealed
-from decodelog.store.audit import audit_rows
-from decodelog.store.chain import StoredLog, content, records
 from decodelog.store.engine import open_store
-from decodelog.store.erased import erased
-from decodelog.store.memory_log import MemoryStore
+from decodelog.store.log import sealed
+from decodelog.store.log.chain import StoredLog, content, records
+from decodelog.store.log.erased import erased
+from decodelog.store.memory.log import MemoryStore
+from decodelog.store.reading.audit import audit_rows
 
 HOUR_MS = 3_600_000
 

@@ -20,10 +20,10 @@ from steps import Writer, admit
 
 from decodelog.fsm.ports import Caution, Command, Outcome
 from decodelog.fsm.reading.snapshot import Keep
+from decodelog.store.archive.restore import Restorable
+from decodelog.store.coordination.inbox import LEFT_MS
+from decodelog.store.database.tables import inbox
 from decodelog.store.engine import DatabaseStore, open_store
-from decodelog.store.inbox import LEFT_MS
-from decodelog.store.restore import Restorable
-from decodelog.store.tables import inbox
 
 pytestmark = pytest.mark.contract("LOG-7")
 

@@ -75,7 +75,7 @@ def test_a_batch_of_which_one_is_refused_takes_the_others_in_two_halves_too(stor
 
 @pytest.mark.contract("LOG-3")
 def test_the_chain_is_the_declared_digest_of_everything_before(store):
-    from decodelog.store.codec import encode
+    from decodelog.store.log.codec import encode
 
     write(store, admit(store), 3)
     before = bytes(32)
@@ -112,7 +112,7 @@ def test_one_batch_appends_for_many_jobs_and_twice_for_one(store):
 
 def predicted(writer: Writer, append) -> Writer:
     """The writer after an append that was not sent yet, by the declared digest."""
-    from decodelog.store.codec import encode
+    from decodelog.store.log.codec import encode
 
     first = append.expected.sequence + 1
     content = sha256(append.key + encode(append.events, append.key)).digest()

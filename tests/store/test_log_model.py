@@ -19,11 +19,11 @@ from steps import IDENTITY, Writer, digest, envelope
 
 from decodelog.fsm.errors import Problem
 from decodelog.fsm.ports import EMPTY_HEAD, Append, Caution, Command, Head
-from decodelog.store import schema
-from decodelog.store.audit import audit_rows
+from decodelog.store.database import schema
 from decodelog.store.engine import open_store
-from decodelog.store.memory_log import MemoryStore
-from decodelog.store.sealed import seal
+from decodelog.store.log.sealed import seal
+from decodelog.store.memory.log import MemoryStore
+from decodelog.store.reading.audit import audit_rows
 
 HOUR_MS = 3_600_000
 JOBS = st.sampled_from(["job-1", "job-2", "job-3"])

@@ -16,8 +16,8 @@ from steps import IDENTITY, Writer, admit, envelope, step_events
 
 from decodelog.fsm.errors import IdempotencyConflict
 from decodelog.fsm.ports import Outcome
-from decodelog.store.audit import audit_rows
 from decodelog.store.engine import open_store
+from decodelog.store.reading.audit import audit_rows
 
 
 def together(*works):

@@ -14,10 +14,10 @@ from steps import Writer, admit, write
 
 from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.ports import Outcome
-from decodelog.store import postgres_log, sqlite_log
+from decodelog.store.appending import postgres_log, sqlite_log
+from decodelog.store.appending.offer import offer
+from decodelog.store.appending.sqlite_log import END, MOVE
 from decodelog.store.engine import open_store
-from decodelog.store.offer import offer
-from decodelog.store.sqlite_log import END, MOVE
 
 
 def step(store, writers):

@@ -15,10 +15,10 @@ from sqlalchemy import inspect, text
 from steps import admit, write
 
 from decodelog.fsm.errors import SchemaMissing, SchemaNewer, SchemaOutdated
-from decodelog.store import schema
-from decodelog.store.database import connected
+from decodelog.store.database import schema
+from decodelog.store.database.connection import connected
+from decodelog.store.database.tables import metadata
 from decodelog.store.engine import open_store
-from decodelog.store.tables import metadata
 
 
 def script_directory() -> ScriptDirectory:
@@ -108,7 +108,7 @@ def test_a_failed_upgrade_of_a_filled_database_leaves_its_version_and_jobs(datab
 
 @pytest.mark.contract("LOG-6")
 def test_processes_that_upgrade_at_once_all_find_it_done(empty_url):
-    code = "import sys; from decodelog.store import schema; print(schema.upgrade(sys.argv[1]))"
+    code = "import sys; from decodelog.store.database import schema; print(schema.upgrade(sys.argv[1]))"
     command = [sys.executable, "-c", code, empty_url]
     racing = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     ended = [(*process.communicate(timeout=600), process.returncode) for process in racing]

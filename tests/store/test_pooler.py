@@ -13,7 +13,7 @@ from steps import admit, write
 
 from decodelog.fsm.errors import DatabaseLocked, DatabasePooled
 from decodelog.fsm.ports import Command, Outcome
-from decodelog.store import schema
+from decodelog.store.database import schema
 from decodelog.store.engine import open_store
 
 LONG_S = 120.0

@@ -14,10 +14,10 @@ from steps import IDENTITY, Writer, admit, write
 
 from decodelog.fsm.errors import CorruptRecord, DatabaseLocked, JobBusy, RestoreConflict
 from decodelog.fsm.ports import EMPTY_HEAD, JobRow
-from decodelog.store.audit import audit_rows
+from decodelog.store.archive.restore import TRIES, DatabaseRestore, Restorable
+from decodelog.store.database.tables import appends, jobs
 from decodelog.store.engine import DatabaseStore, open_store
-from decodelog.store.restore import TRIES, DatabaseRestore, Restorable
-from decodelog.store.tables import appends, jobs
+from decodelog.store.reading.audit import audit_rows
 
 pytestmark = pytest.mark.contract("RES-2", "LOG-7")
 

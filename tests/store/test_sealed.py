@@ -19,15 +19,15 @@ from decodelog.fsm.machine.events import CallCompleted, DecisionMade, OutputComm
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.machine.thinned import ThinnedStep
 from decodelog.fsm.ports import EMPTY_HEAD, Append, Head
-from decodelog.store import columns, sealed, sealed_body
-from decodelog.store.audit import audit_rows
-from decodelog.store.chain import StoredLog, records
+from decodelog.store.appending.offer import offer
 from decodelog.store.engine import open_store
-from decodelog.store.erased import erased
-from decodelog.store.memory_log import MemoryStore
-from decodelog.store.offer import offer
-from decodelog.store.sealed_body import _Reader
-from decodelog.store.stored import ERASED, MARK
+from decodelog.store.log import columns, sealed, sealed_body
+from decodelog.store.log.chain import StoredLog, records
+from decodelog.store.log.erased import erased
+from decodelog.store.log.sealed_body import _Reader
+from decodelog.store.log.stored import ERASED, MARK
+from decodelog.store.memory.log import MemoryStore
+from decodelog.store.reading.audit import audit_rows
 
 pytestmark = pytest.mark.contract("LOG-9")
 

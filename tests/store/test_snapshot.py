@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from steps import admit, write
 
-from decodelog.store.audit import Walk, audit_rows, faults
 from decodelog.store.engine import open_store
+from decodelog.store.reading.audit import Walk, audit_rows, faults
 
 
 @pytest.mark.contract("LOG-3")

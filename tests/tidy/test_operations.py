@@ -11,7 +11,7 @@ from decodelog.fsm import errors
 from decodelog.fsm.errors import Defect, Problem, Transient
 from decodelog.runtime.loop.worker import Pace
 from decodelog.service.cli import app
-from decodelog.store.database import BUSY_TIMEOUT_MS, REACHED
+from decodelog.store.database.connection import BUSY_TIMEOUT_MS, REACHED
 
 TEXT = runbook.PAGE.read_text("utf-8")
 EVERY = {each.code for each in runbook.problems(Problem)} - {kind.code for kind in runbook.KINDS}

@@ -114,7 +114,7 @@ def dependency(module: Module) -> Iterator[str]:
             allowed = parts[1] in MAY_IMPORT[module.layer]
             # A migration sees the tables and nothing else of the store.
             if module.layer == "migrations" and parts[1] == "store":
-                allowed = parts[2:3] == ["tables"]
+                allowed = parts[2:4] == ["database", "tables"]
         elif parts[0] == "transitions":
             allowed = module.path == MACHINE
         elif parts[0] in NEVER_THESE.get(module.layer, ()):

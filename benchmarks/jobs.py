@@ -12,7 +12,7 @@ from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.model.port import Model
 from decodelog.service.database import now_ms
-from decodelog.service.submit import submit
+from decodelog.service.jobs.submit import submit
 
 WORKER = "benchmark"
 LEASE_MS = 3_600_000

@@ -68,7 +68,7 @@ def campaign(folder: Path, wanted: int, seed: int, first: int, only: str | None)
     from trials import Trial, undisturbed
 
     from decodelog.fsm.errors import Problem
-    from decodelog.service.torture.databases import OwnServer, PostgresGround, SqliteGround, has_server
+    from decodelog.service.lab.torture.databases import OwnServer, PostgresGround, SqliteGround, has_server
 
     torch.set_num_threads(1)
     begin, counts, trials, jobs = time.monotonic(), Counter[str](), Counter[str](), 0

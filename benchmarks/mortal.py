@@ -1,6 +1,6 @@
 """What processes do that are to be killed: they run jobs of the real model, submit, read and seal them.
 
-Each is a copy of this process, which has loaded the model and has one thread; see `service.torture.child`.
+Each is a copy of this process, which has loaded the model and has one thread; see `service.lab.torture.child`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.seal import seal
 from decodelog.runtime.loop.worker import Pace
 from decodelog.runtime.model.port import Model
-from decodelog.service.compose import new_worker
 from decodelog.service.database import now_ms
-from decodelog.service.models import Models, home
-from decodelog.service.reading import emissions_of
-from decodelog.service.submit import admit_job, submit
-from decodelog.service.sweep import Refused, sweep
-from decodelog.service.torture.child import Body, Mark
+from decodelog.service.jobs.compose import new_worker
+from decodelog.service.jobs.models import Models, home
+from decodelog.service.jobs.submit import admit_job, submit
+from decodelog.service.lab.torture.child import Body, Mark
+from decodelog.service.retention.sweep import Refused, sweep
+from decodelog.service.streams.reading import emissions_of
 from decodelog.store.engine import open_store
 
 MODEL = "smollm2-135m-instruct"

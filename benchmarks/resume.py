@@ -19,8 +19,8 @@ from decodelog.runtime.loop.segments import Segments
 from decodelog.runtime.model.artifacts import find_model
 from decodelog.runtime.model.native import NativeModel
 from decodelog.service.database import now_ms
-from decodelog.service.models import home
-from decodelog.service.submit import submit
+from decodelog.service.jobs.models import home
+from decodelog.service.jobs.submit import submit
 
 MODEL = "smollm2-135m-instruct"
 TOKENS, OUTPUT = 2000, 64

@@ -12,7 +12,7 @@ from jobs import admit, engine_of, run_out
 from measuring import Figures
 from scripted import one_thread, scripted_model
 
-from decodelog.service.seal import seal
+from decodelog.service.retention.seal import seal
 
 TOKENS = 4096
 MANY = 64

@@ -24,10 +24,10 @@ from decodelog.fsm.request.draft import Draft
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.worker import Pace
 from decodelog.runtime.model.artifacts import find_model
-from decodelog.service.compose import new_worker
 from decodelog.service.database import now_ms
-from decodelog.service.models import Models, home
-from decodelog.service.submit import submit
+from decodelog.service.jobs.compose import new_worker
+from decodelog.service.jobs.models import Models, home
+from decodelog.service.jobs.submit import submit
 
 MODEL = "smollm2-135m-instruct"
 PROMPT_TOKENS, NEW_TOKENS = 64, 128

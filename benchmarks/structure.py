@@ -14,7 +14,7 @@ from stream import MODEL
 from decodelog.fsm.request.canonical import ordered_json
 from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.grammar.parser import Parser, grammars_of
-from decodelog.service.models import Models, home
+from decodelog.service.jobs.models import Models, home
 
 SCHEMA = {
     "type": "object",

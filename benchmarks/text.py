@@ -15,7 +15,7 @@ from decodelog.fsm.output.stop_matcher import StopMatcher, compile_stops
 from decodelog.fsm.reading.emission import Emitter, Moment
 from decodelog.runtime.model.artifacts import find_model
 from decodelog.runtime.text.tokenizer import load_text
-from decodelog.service.models import home
+from decodelog.service.jobs.models import home
 
 MODEL, VOCABULARY = "smollm2-135m-instruct", 49_152
 EARLY, LATE, WINDOW = 100, 8000, 400

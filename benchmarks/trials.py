@@ -19,12 +19,12 @@ from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.machine.events import LanesRebuilt
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.reading.rebuilds import rebuilds
-from decodelog.service.compare import reexecution_faults
-from decodelog.service.reading import transcript_of
-from decodelog.service.torture.child import Body, Ended, Place, Running, start
-from decodelog.service.torture.databases import Ground, PostgresGround
-from decodelog.service.torture.harm import until_back
-from decodelog.service.torture.verdict import Log, Scan, scan
+from decodelog.service.inspect.compare import reexecution_faults
+from decodelog.service.lab.torture.child import Body, Ended, Place, Running, start
+from decodelog.service.lab.torture.databases import Ground, PostgresGround
+from decodelog.service.lab.torture.harm import until_back
+from decodelog.service.lab.torture.verdict import Log, Scan, scan
+from decodelog.service.streams.reading import transcript_of
 
 FIRST = ("claim.begin", "claim.committed", "tenure.claimed", "tenure.loaded", "tenure.started")
 CALL = ("call.before", "call.prepared", "call.selected")

@@ -1,6 +1,6 @@
 """`python -m decodelog` is the command `decodelog`."""
 
-from .service.entry import main
+from .service.cli.entry import main
 
 if __name__ == "__main__":
     main()

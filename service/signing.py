@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..fsm.errors import UnusableKey
 from ..fsm.reading.audit import Fault
 from ..store.archive.bundle import Bundle, Signature
-from .regular_files import open_regular
+from .files import open_regular
 
 DOMAIN: Final = b"decodelog.export.signature.v1"
 """What a signature is of, before the digest: a key that signs other things signs none of these by chance."""

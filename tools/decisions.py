@@ -23,7 +23,7 @@ from decodelog.fsm.request.envelope import Output, Policy
 from decodelog.fsm.request.finish import DEFAULT_ORDER, HELD_BACK, TRIGGERS
 from decodelog.fsm.request.transforms import SEALED_ORDER
 from decodelog.runtime.policy import scores, select
-from decodelog.service.diagram import as_object
+from decodelog.service.inspect.diagram import as_object
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/decisions.md"
 COUNTS = ("max_new_tokens", "zero_token_choice", "min_new_tokens", "logprobs", "seed", "choice", "deadline_ms")

@@ -15,9 +15,9 @@ from decodelog.runtime.families.scripted.script import Fault, Script, ScriptedCo
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.writer import Sink
-from decodelog.service.audit import audit
-from decodelog.service.reading import transcript_of
-from decodelog.service.submit import submit
+from decodelog.service.inspect.audit import audit
+from decodelog.service.jobs.submit import submit
+from decodelog.service.streams.reading import transcript_of
 
 LEASE_MS = 60_000
 WORKER = "tester"

@@ -13,8 +13,8 @@ from decodelog.fsm.ports import Store
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.scripted.model import ScriptedModel
-from decodelog.service.family import submit_choices
-from decodelog.service.turns import Turns
+from decodelog.service.jobs.family import submit_choices
+from decodelog.service.streams.turns import Turns
 from decodelog.store.memory.log import MemoryStore
 
 FLAT = model(rows=((0.0,) * 256,), then="repeat")  # every byte is as likely as any other

@@ -16,7 +16,7 @@ from decodelog.fsm.ports import Outcome
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.scripted.script import Fault
 from decodelog.runtime.families.session import Prefill
-from decodelog.service.compose import admit_job
+from decodelog.service.jobs.compose import admit_job
 
 SAMPLED = {"temperature": 1.0, "top_p": 0.95, "top_k": 80, "ignore_eos": True}
 SEEDED = {"seed": 11, "spread": 2.0, "period": 64}

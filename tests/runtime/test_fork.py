@@ -12,8 +12,8 @@ from decodelog.fsm.machine.events import Parent, RequestAdmitted
 from decodelog.fsm.ports import Store
 from decodelog.fsm.request.draft import Draft
 from decodelog.fsm.request.envelope import Envelope
-from decodelog.service.fork import FIELDS, fork
-from decodelog.service.reading import transcript_of
+from decodelog.service.jobs.fork import FIELDS, fork
+from decodelog.service.streams.reading import transcript_of
 
 OF = model(seed=11, period=64)
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "top_k": 40, "seed": 5, "max_new_tokens": 12, "stop": ["zzz"]}

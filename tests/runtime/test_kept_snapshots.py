@@ -18,9 +18,9 @@ from decodelog.fsm.reading.snapshot import Keep, Snapshot
 from decodelog.fsm.reading.transcript import Transcript
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.loop.job import Job
-from decodelog.service.audit import audit
-from decodelog.service.erase import erase
-from decodelog.service.seal import seal
+from decodelog.service.inspect.audit import audit
+from decodelog.service.retention.erase import erase
+from decodelog.service.retention.seal import seal
 from decodelog.store.database.connection import connected
 from decodelog.store.database.tables import snapshots
 from decodelog.store.engine import open_store

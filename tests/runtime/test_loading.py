@@ -15,8 +15,8 @@ from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.host import THREADS
 from decodelog.runtime.loop.loading import Loading
 from decodelog.runtime.loop.worker import Worker
-from decodelog.service.compose import admit_job
-from decodelog.service.submit import submit
+from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.submit import submit
 
 
 class PanicException(BaseException):

@@ -17,9 +17,9 @@ from decodelog.fsm.reading.transcript import Transcript
 from decodelog.fsm.request.finish import DEFAULT_ORDER, FinishReason
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
-from decodelog.service.explain import decision_of, explained
-from decodelog.service.explain_text import told
-from decodelog.service.reading import emissions_of
+from decodelog.service.inspect.explain import decision_of, explained
+from decodelog.service.inspect.explain_text import told
+from decodelog.service.streams.reading import emissions_of
 from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-3", "OUT-4")

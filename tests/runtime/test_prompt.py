@@ -25,7 +25,7 @@ from decodelog.runtime.families.scripted.script import ANSWER, Fault
 from decodelog.runtime.families.session import Decode, Prefill, Session
 from decodelog.runtime.loop.prompt_record import PromptScores
 from decodelog.runtime.policy.scores import VocabularyAxis
-from decodelog.service.models import Models
+from decodelog.service.jobs.models import Models
 from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("POL-6")

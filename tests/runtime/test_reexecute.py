@@ -10,7 +10,7 @@ from test_known_faults import ENDLESS, decoding
 
 from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.compare import compare
-from decodelog.service.compare import against_reexecution, plain, reexecuted, run_in, told
+from decodelog.service.inspect.compare import against_reexecution, plain, reexecuted, run_in, told
 
 pytestmark = pytest.mark.contract("RES-3", "RES-4", "LOG-3")
 

@@ -14,8 +14,8 @@ from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.worker import Worker
 from decodelog.runtime.model.native import NativeModel
-from decodelog.service.compose import admit_job
-from decodelog.service.submit import submit
+from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.submit import submit
 
 __all__ = ["fetched", "reference", "release", "wheel"]
 

@@ -23,11 +23,11 @@ from decodelog.fsm.reading.rebuilds import Rebuild, rebuilds
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.loop.batcher import Batcher
 from decodelog.runtime.loop.segments import Segments
-from decodelog.service import compare
-from decodelog.service.audit import audit
-from decodelog.service.compare import against_reexecution, reexecution_faults, told
-from decodelog.service.reading import events_of
-from decodelog.service.seal import seal
+from decodelog.service.inspect import compare
+from decodelog.service.inspect.audit import audit
+from decodelog.service.inspect.compare import against_reexecution, reexecution_faults, told
+from decodelog.service.retention.seal import seal
+from decodelog.service.streams.reading import events_of
 from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("RES-3", "RES-4")

@@ -24,9 +24,9 @@ from decodelog.runtime.loop import segments as segments_module
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.segments import Chain, Segments
 from decodelog.runtime.loop.worker import Worker
-from decodelog.service.cancel import cancel
-from decodelog.service.compose import admit_job
-from decodelog.service.erase import erase
+from decodelog.service.jobs.cancel import cancel
+from decodelog.service.jobs.compose import admit_job
+from decodelog.service.retention.erase import erase
 
 pytestmark = pytest.mark.contract("RES-2", "RES-4")
 

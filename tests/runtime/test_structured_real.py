@@ -19,7 +19,7 @@ from decodelog.fsm.request.canonical import ordered_json
 from decodelog.fsm.request.transforms import Grammar
 from decodelog.runtime.grammar.parser import grammars_of
 from decodelog.runtime.model.port import Model
-from decodelog.service.models import Models
+from decodelog.service.jobs.models import Models
 from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-5")

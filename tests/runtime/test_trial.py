@@ -68,7 +68,7 @@ def test_a_job_with_such_a_grammar_is_left_with_its_reason_and_its_mates_go_on(s
     of, heard = model("Hello"), {}
     good = admit(store, of)
     with monkeypatch.context() as unchecked:  # as one that was submitted where it takes less time
-        unchecked.setattr("decodelog.service.submit.check_grammar", lambda envelope, of: None)
+        unchecked.setattr("decodelog.service.jobs.submit.check_grammar", lambda envelope, of: None)
         bad = admit(store, of, grammar=ENDLESS)
     monkeypatch.setattr(grammars, "SECONDS", 1)
     worker(store, of, notice=heard.__setitem__, pace=FAST).run(drain=True)

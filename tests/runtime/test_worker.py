@@ -21,9 +21,9 @@ from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.worker import Pace, Worker
 from decodelog.runtime.loop.writer import one_at_a_time
-from decodelog.service.cancel import cancel
-from decodelog.service.compose import admit_job
-from decodelog.service.submit import submit
+from decodelog.service.jobs.cancel import cancel
+from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.submit import submit
 
 
 @pytest.mark.contract("LOG-7")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from databases import wall_clock_ms
 
 from decodelog.runtime.loop.worker import Pace, Worker
-from decodelog.service.compose import admit_job
+from decodelog.service.jobs.compose import admit_job
 
 FAST = Pace(lease_ms=60_000, claim_ms=1, inbox_ms=0, idle_ms=5)
 PATIENCE_S = 600.0  # far beyond what a busy machine needs: only what hangs comes to its end

@@ -18,13 +18,13 @@ import torch
 
 from decodelog.fsm.errors import DatabaseLocked
 from decodelog.fsm.ports import Outcome
-from decodelog.service.torture import campaign, child, harm, siege
-from decodelog.service.torture.adversities import rehearse_load
-from decodelog.service.torture.child import Place
-from decodelog.service.torture.databases import SqliteGround
-from decodelog.service.torture.scenes import SCENES
-from decodelog.service.torture.siege import Siege
-from decodelog.service.torture.signals import held_back
+from decodelog.service.lab.torture import campaign, child, harm, siege
+from decodelog.service.lab.torture.adversities import rehearse_load
+from decodelog.service.lab.torture.child import Place
+from decodelog.service.lab.torture.databases import SqliteGround
+from decodelog.service.lab.torture.scenes import SCENES
+from decodelog.service.lab.torture.siege import Siege
+from decodelog.service.lab.torture.signals import held_back
 from decodelog.store.appending.offer import offer
 
 

@@ -17,8 +17,8 @@ from decodelog.fsm.ports import Append, AppendResult, Claim, Outcome
 from decodelog.runtime.loop import selections
 from decodelog.runtime.loop.worker import Worker
 from decodelog.runtime.loop.writer import Begun, Writer
-from decodelog.service.simulation import world
-from decodelog.service.simulation.world import VirtualStore, World
+from decodelog.service.lab.simulation import world
+from decodelog.service.lab.simulation.world import VirtualStore, World
 from decodelog.store.appending.offer import offer
 
 

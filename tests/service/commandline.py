@@ -20,7 +20,7 @@ from typer import testing
 from typer.main import get_command
 
 from decodelog.fsm.ports import JobRow
-from decodelog.service.cli import app
+from decodelog.service.cli.app import app
 from decodelog.service.database import open_database
 
 # Thirty commands with hundreds of options take 30 ms to build, and are the same ones for every call of them.

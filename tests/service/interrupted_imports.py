@@ -10,7 +10,7 @@ import signal
 import sys
 from importlib.abc import MetaPathFinder
 
-BEGUN = "decodelog.service.interrupts"  # what comes before it is the interpreter's own
+BEGUN = "decodelog.service.cli.interrupts"  # what comes before it is the interpreter's own
 
 
 class Interrupting(MetaPathFinder):
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     finder = Interrupting(0 if given == "-" else int(given))
     sys.meta_path.insert(0, finder)
     sys.argv[1:] = sys.argv[2:]
-    from decodelog.service.entry import main
+    from decodelog.service.cli.entry import main
 
     try:
         main()

@@ -18,9 +18,9 @@ from typing import Any
 from decodelog.runtime.families.scripted.model import load_scripted
 from decodelog.runtime.loop.worker import Pace, Worker
 from decodelog.runtime.model.port import Caller
-from decodelog.service.compose import admit_job
 from decodelog.service.database import now_ms, opened
-from decodelog.service.incarnation import dead_workers, new_worker_name
+from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.incarnation import dead_workers, new_worker_name
 
 WORKERS_MAX = 12
 PACE = Pace(lease_ms=60_000, claim_ms=5, claim_ms_max=5, stalled_ms=5, idle_ms=5)

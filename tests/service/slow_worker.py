@@ -14,9 +14,9 @@ from typing import Any
 from decodelog.fsm.errors import Problem
 from decodelog.runtime.families.scripted.model import load_scripted
 from decodelog.runtime.loop.worker import Pace, Worker
-from decodelog.service.compose import admit_job
 from decodelog.service.database import now_ms, opened
-from decodelog.service.incarnation import new_worker_name
+from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.incarnation import new_worker_name
 
 LEASE_MS = 600
 CALL_S = 0.01

@@ -10,8 +10,8 @@ import os
 import sys
 import tempfile
 
-from decodelog.service import cli
-from decodelog.service.torture import campaign  # with all that commands load: once, for all the copies
+from decodelog.service.cli import app as cli
+from decodelog.service.lab.torture import campaign  # with all that commands load: once, for all the copies
 
 STATES = ("whole", "closed", "none", "full", "left")
 

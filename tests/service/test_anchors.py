@@ -17,8 +17,8 @@ from sqlalchemy import text
 
 from decodelog.fsm.machine.events import AttemptStarted, Event
 from decodelog.fsm.ports import EMPTY_HEAD, Head
-from decodelog.service.anchors import Anchor, Anchors, anchored, keep
 from decodelog.service.database import opened
+from decodelog.service.inspect.anchors import Anchor, Anchors, anchored, keep
 from decodelog.store.engine import DatabaseStore
 from decodelog.store.log.chain import digest, kept
 from decodelog.store.log.codec import decode, encode

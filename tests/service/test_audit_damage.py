@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from decodelog.fsm.errors import Problem
 from decodelog.fsm.ports import EMPTY_HEAD
-from decodelog.service.audit import Report, audit
 from decodelog.service.database import opened
+from decodelog.service.inspect.audit import Report, audit
 from decodelog.store.database.tables import metadata
 from decodelog.store.engine import DatabaseStore
 from decodelog.store.log.chain import StoredLog, digest, verified

@@ -12,8 +12,8 @@ import pytest
 from commandline import decodelog, script
 from sqlalchemy import text
 
-from decodelog.service.audit import Report, audit
 from decodelog.service.database import opened, sqlite_file
+from decodelog.service.inspect.audit import Report, audit
 from decodelog.store.archive.bundle import Bundle, write
 from decodelog.store.database import schema
 from decodelog.store.engine import DatabaseStore

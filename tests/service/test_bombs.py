@@ -21,7 +21,7 @@ from decodelog.fsm.errors import CorruptRecord
 from decodelog.fsm.limits import NEW_TOKENS_MAX, PAYLOAD_BYTES_MAX, SEALED_BYTES_MAX
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import EMPTY_HEAD, Head, JobRow
-from decodelog.service.audit import verify
+from decodelog.service.inspect.audit import verify
 from decodelog.store.archive.bundle import APPEND, MANIFEST, write
 from decodelog.store.archive.frames import MAGIC, FrameWriter
 from decodelog.store.log import sealed
@@ -42,7 +42,7 @@ COLUMN = bytes(8 * STEPS)
 LIMITED = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES}, {MEMORY_BYTES}))
-from decodelog.service.cli import main
+from decodelog.service.cli.app import main
 main()
 """
 

@@ -16,12 +16,12 @@ from decodelog.fsm.ports import Command
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.worker import Pace
-from decodelog.service.cancel import ask_to_end, cancel, cancel_all
-from decodelog.service.compose import new_worker
 from decodelog.service.database import opened
-from decodelog.service.incarnation import new_worker_name
-from decodelog.service.models import Models
-from decodelog.service.reading import transcript_of
+from decodelog.service.jobs.cancel import ask_to_end, cancel, cancel_all
+from decodelog.service.jobs.compose import new_worker
+from decodelog.service.jobs.incarnation import new_worker_name
+from decodelog.service.jobs.models import Models
+from decodelog.service.streams.reading import transcript_of
 from decodelog.store.database.tables import inbox
 from decodelog.store.engine import DatabaseStore
 

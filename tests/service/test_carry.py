@@ -13,10 +13,10 @@ from databases import wall_clock_ms
 from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
-from decodelog.service.carry import carry
-from decodelog.service.models import Models
-from decodelog.service.submit import submit
-from decodelog.service.turns import Turns
+from decodelog.service.jobs.carry import carry
+from decodelog.service.jobs.models import Models
+from decodelog.service.jobs.submit import submit
+from decodelog.service.streams.turns import Turns
 from decodelog.store.memory.log import MemoryStore
 
 AWAY_S = 0.7

@@ -12,11 +12,11 @@ from commandline import TEXT, decodelog, jobs, script
 
 from decodelog.fsm.errors import DatabaseUnavailable, LostTenure
 from decodelog.fsm.request.draft import Draft, draft_from
-from decodelog.service import terminal
-from decodelog.service.cli import EXAMPLES
-from decodelog.service.commands.worker import Watch
-from decodelog.service.draft_flags import DraftFlags
-from decodelog.service.reading import transcript_of
+from decodelog.service.cli import terminal
+from decodelog.service.cli.app import EXAMPLES
+from decodelog.service.cli.commands.worker import Watch
+from decodelog.service.cli.draft_flags import DraftFlags
+from decodelog.service.streams.reading import transcript_of
 from decodelog.store.engine import open_store
 
 RESULT = [

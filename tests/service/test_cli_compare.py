@@ -14,9 +14,9 @@ from decodelog.fsm.reading.compare import LEVELS
 from decodelog.runtime.loop.batcher import Batcher
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
-from decodelog.service import compare
 from decodelog.service.database import opened
-from decodelog.service.models import Models, home
+from decodelog.service.inspect import compare
+from decodelog.service.jobs.models import Models, home
 
 
 def work(url: str, model: Path, job: str, worker: str, turns: int) -> None:

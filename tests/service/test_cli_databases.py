@@ -13,10 +13,10 @@ import pytest
 from commandline import decodelog, ended, process, wait_for
 
 from decodelog.fsm.ports import EMPTY_HEAD
-from decodelog.service import doctor
 from decodelog.service.advice import COMMANDS, advised
-from decodelog.service.commands import jobs as listing
-from decodelog.service.commands.run import _resume_command
+from decodelog.service.cli.commands import jobs as listing
+from decodelog.service.cli.commands.run import _resume_command
+from decodelog.service.inspect import doctor
 from decodelog.store.appending import event_log
 from decodelog.store.engine import open_store
 

@@ -15,8 +15,8 @@ from sqlalchemy import Engine, event, text
 from decodelog.fsm.machine.spec import binding_of
 from decodelog.fsm.ports import Command
 from decodelog.runtime.caches.segment_files import folder_of
-from decodelog.service.audit import verify
 from decodelog.service.database import opened
+from decodelog.service.inspect.audit import verify
 from decodelog.store.archive.bundle import Bundle
 from decodelog.store.database.connection import BUSY_TIMEOUT_MS
 from decodelog.store.retention import scrub

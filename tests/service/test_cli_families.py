@@ -12,7 +12,7 @@ from commandline import TEXT, decodelog, ended, jobs, process, script, wait_for
 from sqlalchemy import delete
 
 from decodelog.service.database import opened
-from decodelog.service.demo import committed_twice
+from decodelog.service.lab.demo import committed_twice
 from decodelog.store.database import tables
 
 CHOICES = ("--n", 3, "--temperature", 1)

@@ -9,7 +9,7 @@ import pytest
 from commandline import decodelog, jobs
 
 from decodelog.fsm.errors import DatabaseLocked
-from decodelog.service import sweep as sweeping
+from decodelog.service.retention import sweep as sweeping
 
 pytestmark = [pytest.mark.contract("LOG-9"), pytest.mark.contract("LOG-2")]
 

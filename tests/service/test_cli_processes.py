@@ -16,7 +16,7 @@ import pytest
 from commandline import TEXT, decodelog, ended, environment, jobs, process, script, wait_for
 
 from decodelog.service.database import opened
-from decodelog.service.demo import committed_twice
+from decodelog.service.lab.demo import committed_twice
 
 TOKENS = 400
 
@@ -236,7 +236,7 @@ def test_reading_commands_load_no_model_code(sqlite_url: str, short_model: Path)
     commands = [["--help"], ["jobs"], ["show", job], ["events", job], ["tail", job], ["audit"], ["db", "check"]]
     program = f"""
 import sys
-from decodelog.service.cli import app
+from decodelog.service.cli.app import app
 for command in {commands!r}:
     try:
         app(command)

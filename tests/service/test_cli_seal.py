@@ -16,10 +16,10 @@ from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import Append, Head, Outcome
 from decodelog.fsm.reading.snapshot import Snapshot
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.service import audit as auditing
-from decodelog.service import seal as sealing
 from decodelog.service.database import opened
-from decodelog.service.reading import Follower
+from decodelog.service.inspect import audit as auditing
+from decodelog.service.retention import seal as sealing
+from decodelog.service.streams.reading import Follower
 from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("LOG-9")

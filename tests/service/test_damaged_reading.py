@@ -9,7 +9,7 @@ from commandline import TEXT, decodelog, jobs
 
 from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.service.database import opened
-from decodelog.service.reading import Follower
+from decodelog.service.streams.reading import Follower
 
 pytestmark = pytest.mark.contract("LOG-3", "OUT-7")
 

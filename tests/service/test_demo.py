@@ -10,10 +10,10 @@ from commandline import decodelog, script
 
 from decodelog.fsm.evidence.receipt import Receipt, Selection
 from decodelog.fsm.machine.events import DecisionMade, OutputCommitted
-from decodelog.service import demo
-from decodelog.service.audit import Report
 from decodelog.service.database import open_database
-from decodelog.service.reading import Numbered
+from decodelog.service.inspect.audit import Report
+from decodelog.service.lab import demo
+from decodelog.service.streams.reading import Numbered
 
 
 @pytest.mark.contract("FSM-6", "LOG-3")

@@ -11,7 +11,7 @@ from commandline import decodelog
 
 from decodelog.fsm.machine.states import Status, Trigger
 from decodelog.fsm.machine.table import ROWS
-from decodelog.service import diagram
+from decodelog.service.inspect import diagram
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commandline import decodelog
 
-from decodelog.service import doctor
+from decodelog.service.inspect import doctor
 
 CHECKS = ["python", "torch", "postgresql driver", "models", "rows", "models folder", "database", "database folder"]
 

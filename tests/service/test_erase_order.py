@@ -10,11 +10,11 @@ from commandline import decodelog
 
 from decodelog.fsm.errors import JobNotEnded
 from decodelog.runtime.loop.segments import folder_of
-from decodelog.service.caches import binding
-from decodelog.service.cancel import cancel
 from decodelog.service.database import opened
-from decodelog.service.erase import check_ended, erase
-from decodelog.service.incarnation import new_worker_name
+from decodelog.service.jobs.cancel import cancel
+from decodelog.service.jobs.incarnation import new_worker_name
+from decodelog.service.retention.caches import binding
+from decodelog.service.retention.erase import check_ended, erase
 from decodelog.store.engine import DatabaseStore
 
 pytestmark = pytest.mark.contract("LOG-9")

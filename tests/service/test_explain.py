@@ -20,9 +20,9 @@ from decodelog.fsm.request.finish import FinishReason
 from decodelog.fsm.request.transforms import ForcedTokens, LogitBias, TopP, TypicalP
 from decodelog.runtime.loop.job import Job
 from decodelog.service.database import opened
-from decodelog.service.explain import decision_of, explained
-from decodelog.service.explain_text import told
-from decodelog.service.policy_text import Place, effects, removers
+from decodelog.service.inspect.explain import decision_of, explained
+from decodelog.service.inspect.explain_text import told
+from decodelog.service.inspect.policy_text import Place, effects, removers
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_it_needs_no_model_and_no_framework(db: str, short_model: Path) -> None:
     job = job_of(db, short_model)
     shutil.rmtree(short_model)
     program = (
-        "import sys; from typer.testing import CliRunner; from decodelog.service.cli import app;"
+        "import sys; from typer.testing import CliRunner; from decodelog.service.cli.app import app;"
         "done = CliRunner().invoke(app, sys.argv[1:]); print(done.exit_code, 'torch' in sys.modules)"
     )
     command = [sys.executable, "-c", program, "explain", job, "--db", db]

@@ -15,9 +15,9 @@ from decodelog.fsm.errors import CorruptRecord, UnwritableOutput
 from decodelog.fsm.ports import Head
 from decodelog.fsm.reading.load import load
 from decodelog.fsm.reading.transcript import Transcript
-from decodelog.service.audit import audit, verify
+from decodelog.service.archive.export import export
 from decodelog.service.database import opened
-from decodelog.service.export import export
+from decodelog.service.inspect.audit import audit, verify
 from decodelog.store.archive.bundle import Bundle, write
 from decodelog.store.log.chain import StoredLog
 from decodelog.store.log.stored import Stored
@@ -34,7 +34,7 @@ ABSENT = (
 BARE = f"""
 import sys
 sys.modules.update(dict.fromkeys({ABSENT!r}))  # importing any of them now raises
-from decodelog.service.cli import main
+from decodelog.service.cli.app import main
 main()
 """
 

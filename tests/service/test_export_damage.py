@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from decodelog.fsm.errors import NotAnExport
 from decodelog.fsm.reading.audit import Fault
-from decodelog.service.audit import Report, audit, verify
 from decodelog.service.database import opened
+from decodelog.service.inspect.audit import Report, audit, verify
 from decodelog.store.archive.bundle import APPEND, JOB, KIND, Bundle, write
 from decodelog.store.archive.frames import MAGIC, FrameWriter, frames
 from decodelog.store.log.chain import StoredLog

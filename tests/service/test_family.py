@@ -24,11 +24,11 @@ from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.seal import seal
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.scripted.script import Script, ScriptedConfig
-from decodelog.service.audit import audit
-from decodelog.service.family import Asked, submit_choices
-from decodelog.service.naming import Found, find, find_job
-from decodelog.service.reading import transcript_of
-from decodelog.service.submit import admit_job, submit
+from decodelog.service.inspect.audit import audit
+from decodelog.service.jobs.family import Asked, submit_choices
+from decodelog.service.jobs.naming import Found, find, find_job
+from decodelog.service.jobs.submit import admit_job, submit
+from decodelog.service.streams.reading import transcript_of
 from decodelog.store.memory.log import MemoryStore
 
 MODEL = ScriptedModel(ScriptedConfig(script=Script(text="Hello")))

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from decodelog.service.incarnation import dead_workers, new_worker_name
+from decodelog.service.jobs.incarnation import dead_workers, new_worker_name
 
-NAME = "from decodelog.service.incarnation import new_worker_name; print(new_worker_name())"
+NAME = "from decodelog.service.jobs.incarnation import new_worker_name; print(new_worker_name())"
 
 
 @pytest.mark.contract("LOG-7")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commandline import COMMAND, ended, jobs, process
 
-from decodelog.service import edge, interrupts
+from decodelog.service.cli import edge, interrupts
 
 PROGRAM = Path(__file__).with_name("interrupted_imports.py")
 INTERRUPTED = 128 + signal.SIGINT
@@ -60,7 +60,7 @@ def test_an_interruption_that_a_library_makes_an_error_of_is_still_one(monkeypat
 
 def test_where_nothing_can_be_raised_the_process_ends() -> None:
     program = (
-        "import signal; from decodelog.service import interrupts; interrupts.begin(); interrupts.undo()\n"
+        "import signal; from decodelog.service.cli import interrupts; interrupts.begin(); interrupts.undo()\n"
         "class Last:\n"
         "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
         "Last()\n"
@@ -74,7 +74,7 @@ def test_who_ignores_it_goes_on_ignoring_it(sqlite_url: str) -> None:
     """As a shell has commands that it starts in the background do."""
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from decodelog.service.entry import main\n"
+        "from decodelog.service.cli.entry import main\n"
         "signal.raise_signal(signal.SIGINT); main()\n"
     )
     given = [sys.executable, "-c", program, "jobs", "--json", "--db", sqlite_url]

@@ -14,9 +14,9 @@ from test_snapshot_files import Stage
 
 from decodelog.fsm.errors import BrokenSnapshot, LimitExceeded, NotAdmissible, SchemaViolation
 from decodelog.fsm.request.names import check_job_name, check_model_name, choice_in
-from decodelog.service.naming import choice_of, choices_of, family_of
-from decodelog.service.restore import restore
-from decodelog.service.submit import admit_job
+from decodelog.service.archive.restore import restore
+from decodelog.service.jobs.naming import choice_of, choices_of, family_of
+from decodelog.service.jobs.submit import admit_job
 from decodelog.store.archive.bundle import Bundle, write
 from decodelog.store.engine import DatabaseStore
 from decodelog.store.memory.log import MemoryStore

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from decodelog.service import terminal
-from decodelog.service.printer import ending
+from decodelog.service.cli import terminal
+from decodelog.service.cli.printer import ending
 
 
 @pytest.mark.contract("OUT-5")

@@ -11,9 +11,9 @@ import pytest
 from commandline import decodelog, jobs, script
 from typer.testing import CliRunner
 
-from decodelog.service.cli import app
+from decodelog.service.cli.app import app
 from decodelog.service.database import open_database
-from decodelog.service.reading import transcript_of
+from decodelog.service.streams.reading import transcript_of
 
 EOS, ANSWER = 256, 257
 FOREIGN = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]

@@ -20,11 +20,11 @@ from decodelog.fsm.errors import BrokenSnapshot, ContentLeftOut, RestoreConflict
 from decodelog.fsm.limits import RETAIN_MS_MAX, SAFE_INTEGER_MAX
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.ports import EMPTY_HEAD, JobRow
-from decodelog.service.audit import audit
-from decodelog.service.export import export, redacted
-from decodelog.service.restore import _possible as possible
-from decodelog.service.restore import restore
-from decodelog.service.seal import seal
+from decodelog.service.archive.export import export, redacted
+from decodelog.service.archive.restore import _possible as possible
+from decodelog.service.archive.restore import restore
+from decodelog.service.inspect.audit import audit
+from decodelog.service.retention.seal import seal
 from decodelog.store.archive.bundle import write
 from decodelog.store.archive.restore import DatabaseRestore
 from decodelog.store.database import schema

@@ -12,7 +12,7 @@ from commandline import decodelog, ended, jobs, process, wait_for
 
 from decodelog.fsm.machine.events import LanesRebuilt
 from decodelog.service.database import opened
-from decodelog.service.reading import events_of
+from decodelog.service.streams.reading import events_of
 
 MODEL = "smollm2-135m-instruct"
 PROMPT = "The river carries the mountains to the sea, slowly, grain by grain, and what it leaves behind is a valley"

@@ -12,9 +12,9 @@ from decodelog.fsm.errors import IdempotencyConflict
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.model.artifacts import find_model
 from decodelog.runtime.model.native import NativeModel
-from decodelog.service.family import submit_choices
-from decodelog.service.reading import transcript_of
-from decodelog.service.submit import named_ms, new_job_name
+from decodelog.service.jobs.family import submit_choices
+from decodelog.service.jobs.submit import named_ms, new_job_name
+from decodelog.service.streams.reading import transcript_of
 from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("ENV-7", "ENV-8")

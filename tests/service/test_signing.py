@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from decodelog.service.audit import verify
+from decodelog.service.archive.export import export
 from decodelog.service.database import opened
-from decodelog.service.export import export
+from decodelog.service.inspect.audit import verify
 from decodelog.service.signing import public_key, signer
 from decodelog.store.archive.bundle import SIGNATURE, Bundle, Signature
 from decodelog.store.archive.frames import frames

@@ -13,9 +13,9 @@ import pytest
 from broken_worlds import BROKEN
 from commandline import decodelog
 
-from decodelog.service.simulation.faults import KINDS
-from decodelog.service.simulation.run import schedule, simulate
-from decodelog.service.simulation.scheduler import Process, Scheduler, Stuck, VirtualHost
+from decodelog.service.lab.simulation.faults import KINDS
+from decodelog.service.lab.simulation.run import schedule, simulate
+from decodelog.service.lab.simulation.scheduler import Process, Scheduler, Stuck, VirtualHost
 
 SCHEDULES, PARTS = 4_000, 20  # `make bench` runs ten thousand
 FOUND_WITHIN = 250  # of any world in which something is broken

@@ -18,15 +18,15 @@ from decodelog.fsm.machine.state import State
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.loop.worker import Worker
-from decodelog.service.audit import audit
-from decodelog.service.compare import against_reexecution
-from decodelog.service.compose import new_worker
-from decodelog.service.incarnation import new_worker_name
-from decodelog.service.models import Models, home
-from decodelog.service.reading import events_of, transcript_of
-from decodelog.service.restore import restore
-from decodelog.service.snapshot import FORMS, REPAIRED, How, take
-from decodelog.service.submit import submit
+from decodelog.service.archive.restore import restore
+from decodelog.service.archive.snapshot import FORMS, REPAIRED, How, take
+from decodelog.service.inspect.audit import audit
+from decodelog.service.inspect.compare import against_reexecution
+from decodelog.service.jobs.compose import new_worker
+from decodelog.service.jobs.incarnation import new_worker_name
+from decodelog.service.jobs.models import Models, home
+from decodelog.service.jobs.submit import submit
+from decodelog.service.streams.reading import events_of, transcript_of
 from decodelog.store.archive.bundle import ROWS, SNAPSHOT
 from decodelog.store.archive.frames import FrameWriter, frames
 from decodelog.store.database import schema

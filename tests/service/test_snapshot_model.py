@@ -7,7 +7,7 @@ from commandline import script
 from test_snapshot_files import Models, Stage, home, store
 
 from decodelog.fsm.errors import NotAdmissible
-from decodelog.service.snapshot import FORMS
+from decodelog.service.archive.snapshot import FORMS
 
 pytestmark = pytest.mark.contract("ENV-6", "RES-2")
 

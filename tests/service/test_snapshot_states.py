@@ -13,10 +13,10 @@ from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.machine.transition import CompleteCall, FailRequest, IssueDecision, StartAttempt
 from decodelog.runtime.loop.job import Job
-from decodelog.service.audit import audit
-from decodelog.service.incarnation import new_worker_name
-from decodelog.service.reading import transcript_of
-from decodelog.service.restore import restore
+from decodelog.service.archive.restore import restore
+from decodelog.service.inspect.audit import audit
+from decodelog.service.jobs.incarnation import new_worker_name
+from decodelog.service.streams.reading import transcript_of
 from decodelog.store.database import schema
 from decodelog.store.engine import DatabaseStore, open_store
 

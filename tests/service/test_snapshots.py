@@ -14,11 +14,11 @@ from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.loop.worker import Worker
-from decodelog.service.audit import audit
-from decodelog.service.compose import new_worker
-from decodelog.service.models import Models, home
-from decodelog.service.reading import transcript_of
-from decodelog.service.submit import submit
+from decodelog.service.inspect.audit import audit
+from decodelog.service.jobs.compose import new_worker
+from decodelog.service.jobs.models import Models, home
+from decodelog.service.jobs.submit import submit
+from decodelog.service.streams.reading import transcript_of
 
 MODEL = "smollm2-135m-instruct"
 

@@ -13,7 +13,7 @@ import pytest
 from commandline import COMMAND, TEXT, decodelog, ended, environment, jobs, process
 from typer.main import get_command
 
-from decodelog.service.cli import app
+from decodelog.service.cli.app import app
 
 DRIVER = Path(__file__).with_name("stream_states.py")
 
@@ -142,7 +142,7 @@ def test_a_run_whose_output_finds_no_room_keeps_its_job(long_model: Path, sqlite
 def test_a_file_that_is_opened_is_not_taken_for_a_closed_stream(short_model: Path, tmp_path: Path) -> None:
     """The number of a closed stream is the next that a file gets, and what others write there would be in the file."""
     program = (
-        "import os; from decodelog.service import standard; standard.prepare();"
+        "import os; from decodelog.service.cli import standard; standard.prepare();"
         f"number = os.open({str(tmp_path / 'file')!r}, os.O_CREAT | os.O_WRONLY); os._exit(number)"
     )
     done = subprocess.run(["bash", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, program], check=False)

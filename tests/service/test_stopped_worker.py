@@ -18,8 +18,8 @@ from decodelog.fsm.machine.events import AttemptStarted, LanesRebuilt
 from decodelog.fsm.ports import Outcome
 from decodelog.runtime.families.scripted.model import load_scripted
 from decodelog.runtime.loop.worker import Pace, Worker
-from decodelog.service.compose import admit_job
 from decodelog.service.database import now_ms
+from decodelog.service.jobs.compose import admit_job
 from decodelog.store.engine import DatabaseStore, open_store
 
 WORKER = Path(__file__).with_name("slow_worker.py")

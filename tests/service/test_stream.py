@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decodelog.fsm.reading.emission import Emission, Token
-from decodelog.service import stream
 from decodelog.service.database import opened
-from decodelog.service.reading import emissions_of
+from decodelog.service.streams import stream
+from decodelog.service.streams.reading import emissions_of
 
 TEXTS = ["R", "iv", "", "er", "s", "", " carry", ""]
 COUNTS = [1, 2, 1, 0, 3, 1, 1, 0]

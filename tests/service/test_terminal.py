@@ -15,18 +15,18 @@ import pytest
 from commandline import COMMAND, at_terminal, decodelog, environment, jobs, script
 from typer.main import get_command
 
-from decodelog.service import terminal
-from decodelog.service.cli import app
-from decodelog.service.standard import NARROWEST
-from decodelog.service.visible import coloured, visible, visible_line
+from decodelog.service.cli import terminal
+from decodelog.service.cli.app import app
+from decodelog.service.cli.standard import NARROWEST
+from decodelog.service.cli.visible import coloured, visible, visible_line
 
 CLIPBOARD, TITLE, CLEAR, C1 = "\x1b]52;c;QUJD\x07", "\x1b]0;mine\x07", "\x1b[2J\x1b[1A", "\x9b2J\x9d0;x\x9c"
 ATTACKS = f"{CLIPBOARD}{TITLE}{CLEAR}{C1}\r\b\x7f\x00\x0c\u202e\u2066"
 ALL = """
 import json, sys
-from decodelog.service import standard
-from decodelog.service.cli import app
-from decodelog.service.edge import run_to_end
+from decodelog.service.cli import standard
+from decodelog.service.cli.app import app
+from decodelog.service.cli.edge import run_to_end
 standard.prepare()
 for index, command in enumerate(json.loads(sys.argv[1])):
     sys.argv[1:] = command
@@ -94,7 +94,7 @@ def test_pipes_are_exact(odd: Path, sqlite_url: str) -> None:
 
 def test_what_libraries_write_to_a_terminal_keeps_its_colours_alone() -> None:
     program = (
-        "import sys, warnings; from decodelog.service import standard; standard.prepare();"
+        "import sys, warnings; from decodelog.service.cli import standard; standard.prepare();"
         f"sys.stdout.write('\\x1b[1mbold\\x1b[0m' + {ATTACKS!r});"
         f"warnings.warn({ATTACKS!r}); raise ValueError({ATTACKS!r})"
     )

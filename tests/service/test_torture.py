@@ -19,12 +19,12 @@ from commandline import PATIENCE_S, POLL_S, decodelog, ended, environment, proce
 
 from decodelog.fsm.failpoints import MOMENTS, ONE_STATEMENT, OPERATIONS, POINTS
 from decodelog.fsm.machine.states import Status
-from decodelog.service.commands.torture import report
-from decodelog.service.torture.adversities import ADVERSITIES
-from decodelog.service.torture.campaign import BEATS, INSTANTS, Kill, Rehearsal, Result, Verdict, plan, points_of
-from decodelog.service.torture.child import ANYWHERE, Place
-from decodelog.service.torture.scenes import SCENES
-from decodelog.service.torture.verdict import Scan
+from decodelog.service.cli.commands.torture import report
+from decodelog.service.lab.torture.adversities import ADVERSITIES
+from decodelog.service.lab.torture.campaign import BEATS, INSTANTS, Kill, Rehearsal, Result, Verdict, plan, points_of
+from decodelog.service.lab.torture.child import ANYWHERE, Place
+from decodelog.service.lab.torture.scenes import SCENES
+from decodelog.service.lab.torture.verdict import Scan
 
 BROKEN_STORES = Path(__file__).with_name("broken_stores.py")
 

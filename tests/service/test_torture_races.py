@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from decodelog.service.torture.databases import OwnServer, PostgresGround, has_server, is_running
-from decodelog.service.torture.harm import kill_one, server_away
+from decodelog.service.lab.torture.databases import OwnServer, PostgresGround, has_server, is_running
+from decodelog.service.lab.torture.harm import kill_one, server_away
 
 pytestmark = pytest.mark.contract("LOG-10")
 

@@ -41,7 +41,7 @@ INSTALLED_AS = {"pydantic_core": "pydantic"}  # where a package comes with one o
 MACHINE = "fsm/machine/compiled.py"  # the one file that knows the state machine library
 CLOCKED = ("runtime/loop/worker.py", "service/")  # where the wall clock may be read
 
-SEEDED = "service/simulation/"  # may own a generator that it has seeded; nobody may use the shared one
+SEEDED = "service/lab/simulation/"  # may own a generator that it has seeded; nobody may use the shared one
 BANNED_IMPORT = {"cloudpickle", "dill", "pickle", "random", "shelve"}
 BANNED_NAME = re.compile(r"^(?:torch\.(?:load|save)|(?:np|numpy)\.random\b.*)$")
 WALL_CLOCK = re.compile(r"^time\.time(?:_ns)?$|(?:^|\.)(?:datetime|date)\.(?:now|utcnow|today)$")

@@ -1,0 +1,132 @@
+"""audit: prove the logs from what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...advice import advised
+from ...database import opened
+from ...jobs.models import Models, home
+from ...jobs.naming import find
+from .. import terminal
+from ..edge import FAILED, UNPROVEN
+from . import options
+
+if TYPE_CHECKING:
+    from ....store.engine import DatabaseStore
+    from ....store.memory.log import MemoryStore
+    from ...inspect.audit import Report
+
+Reexecute = Annotated[
+    bool, typer.Option("--reexecute", help="Also run the model over each job again; the first difference is a fault.")
+]
+
+Anchor = Annotated[
+    Path | None,
+    typer.Option(
+        "--anchor",
+        metavar="FILE",
+        dir_okay=False,
+        help="Hold the logs to the heads in this file, and add those of sound logs to it.",
+        show_default=False,
+    ),
+]
+
+
+def audit(
+    job: options.MaybeJobOrFamily = None,
+    every: options.AllJobs = False,
+    reexecute: Reexecute = False,
+    anchor: Anchor = None,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Prove the logs from what is stored; exit 1 on a fault, 3 where jobs were to be run again and were not."""
+    from ...inspect.audit import audit as audit_jobs
+
+    if job is not None and every:
+        raise typer.BadParameter("name one job, or give --all")
+    with opened(db) as store:
+        jobs = None if job is None else find(store, job).jobs
+        report = audit_jobs(store, jobs) if anchor is None else held(store, jobs, anchor)
+        if reexecute:
+            report = again(store, jobs, report)
+    tell(report, json)
+
+
+def held(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, path: Path) -> Report:
+    """The report of an audit that also holds the logs to the anchors in a file, and adds to them what it has proven."""
+    from ...inspect.anchors import anchored, keep
+    from ...inspect.audit import audit as audit_jobs
+
+    with anchored(path.resolve()) as anchors:
+        report = audit_jobs(store, jobs, anchors)
+        keep(path.resolve(), anchors.added({fault.job for fault in report.faults}))
+    return report
+
+
+def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report: Report) -> Report:
+    """The report, and what differs where jobs without a fault are run again, in memory, as far as they have come.
+
+    A job that cannot be run is named, and the others are run; so is one whose log has not all that can be compared.
+    """
+    from ....fsm.errors import ContentErased, EvidenceSealed, Problem
+    from ...inspect.audit import NotRun
+    from ...inspect.compare import reexecution_faults
+
+    damaged, models = {fault.job for fault in report.faults}, Models(home(), lanes=1)
+    wanted = [row.job for row in store.rows() if (jobs is None or row.job in jobs) and row.job not in damaged]
+    faults, not_run, in_part = list(report.faults), list[NotRun](), list[NotRun]()
+    with terminal.progress("running jobs again") as told:
+        for job in wanted:
+            told(job)
+            row = store.row(job)
+            try:
+                if row.erased_ms is not None:
+                    raise ContentErased(job)
+                faults += reexecution_faults(store, models.load(row.model), job)
+            except Problem as problem:
+                not_run.append(NotRun(job, problem.code, advised(problem)))
+            else:
+                if store.row(job).sealed_ms is not None:
+                    in_part.append(NotRun(job, EvidenceSealed.code, "only bytes, text and end are kept to compare"))
+    return report._replace(faults=faults, not_run=not_run, in_part=in_part)
+
+
+def tell(report: Report, json: bool) -> None:
+    """Say what a proof found, and end with exit code 1 where that is a fault, or 3 where not all was proven."""
+    if json:
+        terminal.write_json(report.as_json())
+    else:
+        for fault in report.faults:
+            place = f"{fault.job}  event {fault.sequence}  " if fault.job else ""
+            terminal.write(f"{place}[{fault.kind}] {fault.detail}\n")
+        for each in report.not_run or ():
+            terminal.write(f"{each.job} could not be run again: {each.message}\n")
+        for each in report.in_part or ():
+            terminal.write(f"{each.job} was run again, and compared in part: it is sealed, and {each.message}\n")
+        verdict = _verdict(report)
+        digest = f", digest {report.digest}" if report.digest else ""
+        terminal.write(f"{report.jobs} jobs, {report.events} events{digest}: {verdict}\n")
+        if report.signed_by:
+            proven = "proven" if report.checked else "not proven" if report.faults else "not checked without --key"
+            terminal.write(f"signed with {report.signed_by}: {proven}\n")
+        if report.sealed:
+            terminal.write(f"{report.sealed} sealed: receipts and digests of thinned steps are not kept, nor proven\n")
+        if report.erased:
+            terminal.write(f"{report.erased} erased: their chain is proven, and nothing else is left\n")
+    if not report.ok:
+        raise typer.Exit(FAILED)
+    if report.unproven:
+        raise typer.Exit(UNPROVEN)
+
+
+def _verdict(report: Report) -> str:
+    verdict = "no fault" if report.ok else f"{len(report.faults)} faults"
+    parts = [(report.not_run, "not run again"), (report.in_part, "compared in part")]
+    unproven = [f"{len(jobs)} {what}" for jobs, what in parts if jobs]
+    return f"{verdict} in what was proven; {', '.join(unproven)}" if unproven else verdict

@@ -1,0 +1,61 @@
+"""compare: whether two jobs are one run, and if not, where and at which level they part."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ...database import opened
+from ...jobs.models import Models, home
+from ...jobs.naming import find_job
+from .. import terminal
+from ..edge import FAILED
+from . import options
+
+Other = Annotated[
+    str | None, typer.Argument(metavar="[OTHER]", help="Another job; left out with --reexecute.", show_default=False)
+]
+Reexecute = Annotated[bool, typer.Option("--reexecute", help="Compare with the same request run again, in memory.")]
+From = Annotated[
+    str,
+    typer.Option(
+        "--level",
+        metavar="LEVEL",
+        help="The first level that counts, of state, tensor, policy, decision, sequence and resume; those before may "
+        "differ. Sealed jobs have the last two.",
+    ),
+]
+
+
+def compare(
+    job: options.JobName,
+    other: Other = None,
+    reexecute: Reexecute = False,
+    level: From = "state",
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Compare two jobs step by step at six levels, or one with its request run again; a difference exits with 1."""
+    from ....fsm.reading.compare import LEVELS
+    from ...inspect.compare import against, against_reexecution, plain, run_in, told
+
+    if level not in LEVELS:
+        raise typer.BadParameter(f"it is one of {', '.join(LEVELS)}", param_hint="--level")
+    if (other is None) is not reexecute:
+        raise typer.BadParameter("name another job, or give --reexecute")
+
+    with opened(db) as store:
+        name = find_job(store, job)
+        if other is not None:
+            verdict = against(run_in(store, name, level), run_in(store, find_job(store, other), level), level)
+        else:
+            with terminal.progress("running it again"):
+                model = Models(home(), lanes=1).load(store.row(name).model)
+                verdict = against_reexecution(store, model, name, level)
+    if json:
+        terminal.write_json(plain(verdict))
+    else:
+        terminal.write(f"{told(verdict)}\n")
+    if verdict.found is not None:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,258 @@
+"""The flags of a request, shared by the commands that take one, and the draft that they make."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from dataclasses import MISSING, dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from ...fsm.errors import ConflictingFlags
+from ...fsm.limits import NUMBER_BYTES_MAX
+from .durations import milliseconds
+from .input_files import conversation, json_value, read_text
+
+if TYPE_CHECKING:
+    from ...fsm.request.draft import Draft
+
+SOURCES = ("prompt", "prompt_file", "user", "chat")
+STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_call")
+PASSED_ON = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty"),
+    *("presence_penalty", "no_repeat_ngram_size", "seed", "logprobs", "min_new_tokens", "deadline_ms"),
+    *("n", "choice", "batch_width", "retry_budget", "consumer_policy", "prompt_logprobs", "alignment", "final_cache"),
+)
+
+
+def _flags(panel: str) -> Callable[..., Any]:
+    def flag(name: str, description: str, metavar: str | None = None) -> Any:
+        return typer.Option(name, help=description, rich_help_panel=panel, metavar=metavar, show_default=False)
+
+    return flag
+
+
+_prompt, _policy, _end, _running = map(_flags, ("Prompt", "Choosing tokens", "Ending", "Running"))
+_structure, _output = _flags("Structure"), _flags("Output")
+
+_MODEL = _prompt("--model", "A fetched model's name, or a checkpoint directory.", "NAME|DIR")
+_PROMPT = _prompt("--prompt", "Text to be completed, as it is.", "TEXT")
+_PROMPT_FILE = _prompt("--prompt-file", "The same from a UTF-8 file; - is standard input.", "FILE")
+_USER = _prompt("--user", "One user message, through the model's chat template.", "TEXT")
+_CHAT = _prompt(
+    "--chat",
+    'A conversation: a JSON list of {"role", "content"}; an assistant\'s last turn goes on. - is standard input.',
+    "FILE",
+)
+_TRUST_MESSAGES = _prompt("--trust-messages", "Control tokens spelled in user and tool messages are control tokens.")
+_TEMPERATURE = _policy("--temperature", "0: the best token. Above: sample (0; 1 with a cut of the next four).", "X")
+_TOP_K = _policy("--top-k", "Sample among the K best tokens.", "K")
+_TOP_P = _policy("--top-p", "Sample among the best tokens that together have probability P.", "P")
+_MIN_P = _policy("--min-p", "Sample among tokens with at least P times the probability of the best.", "P")
+_TYPICAL_P = _policy("--typical-p", "Sample among the most typical tokens that together have probability P.", "P")
+_REPETITION_PENALTY = _policy("--repetition-penalty", "Above 1: disfavour tokens of prompt and output.", "X")
+_FREQUENCY_PENALTY = _policy("--frequency-penalty", "Subtract from a token's score for each time it was put out.", "X")
+_PRESENCE_PENALTY = _policy("--presence-penalty", "Subtract from the score of each token that the output has.", "X")
+_NO_REPEAT_NGRAM_SIZE = _policy("--no-repeat-ngram-size", "Let no sequence of N tokens come twice.", "N")
+_LOGIT_BIAS = _policy("--logit-bias", "Add a bias to the score of one token; repeatable.", "ID=BIAS")
+_ALLOWED_TOKEN_ID = _policy("--allowed-token-id", "Choose among these tokens only; repeatable.", "ID")
+_BANNED_TOKEN_ID = _policy("--banned-token-id", "Never choose this token; repeatable.", "ID")
+_SEED = _policy("--seed", "Seed of the noise (a fresh one, which is recorded).", "N")
+_CHOICE = _policy("--choice", "Which of several answers this is: each has noise of its own (0).", "N")
+_LOGPROBS = _policy("--logprobs", "Record the N best alternatives to every token.", "N")
+_ECHO = _output("--echo", "The text begins with the prompt's.")
+_PROMPT_LOGPROBS = _output(
+    "--prompt-logprobs", "Record log-probabilities of the prompt's tokens, with N alternatives to each.", "N"
+)
+_INCLUDE_STOP = _output("--include-stop", "The text ends after the stop string or stop id, and not before it.")
+_ALIGNMENT = _output(
+    "--alignment",
+    "Where the text ends at a stop: cut there, at a token's end, or cut there with every token kept (text).",
+    "text|token|span",
+)
+_FINAL_CACHE = _output(
+    "--final-cache", "Repaired: one more call processes the last token (pending).", "pending|repaired"
+)
+_JSON_SCHEMA = _structure("--json-schema", "The output is one JSON value of this schema; - is standard input.", "FILE")
+_REGEX = _structure("--regex", "The whole output matches this regular expression.", "REGEX")
+_GRAMMAR = _structure("--grammar", "The output is a text of this Lark grammar; - is standard input.", "FILE")
+_STOP_ON_JSON = _structure("--stop-on-json", "End after the first whole JSON object or array.")
+_STOP_ON_TOOL_CALL = _structure(
+    "--stop-on-tool-call", "End after JSON between these two markers; an empty END: after the JSON.", "BEGIN END"
+)
+_MAX_NEW_TOKENS = _end("--max-new-tokens", 'Tokens at most, or "until_context" (256).', "N")
+_MIN_NEW_TOKENS = _end("--min-new-tokens", "Tokens before which nothing but a limit ends the output.", "N")
+_STOP = _end("--stop", r"End before this text, taken as it is; repeatable. A newline is $'\n' in a shell.", "TEXT")
+_STOP_TOKEN_ID = _end("--stop-token-id", "End at this token; repeatable.", "ID")
+_EOS_TOKEN_ID = _end("--eos-token-id", "Of the model's end tokens, this one ends the output; repeatable (all).", "ID")
+_IGNORE_EOS = _end("--ignore-eos", "Go on after the model's end token.")
+_DEADLINE_MS = _end("--deadline-ms", "End as `timeout` this long after submission.", "MS")
+_N = _running("--n", "Answers to make, each a job with noise of its own (1).", "N")
+_BATCH_WIDTH = _running("--batch-width", "Rows of every model call; part of the request (1).", "N")
+_RETRY_BUDGET = _running("--retry-budget", "Failed model calls in a row that the job survives (3).", "N")
+_CONSUMER_POLICY = _running(
+    "--consumer-policy", "What becomes of the job when its reader leaves (detach).", "detach|cancel"
+)
+_RETAIN = _running("--retain", "Let `decodelog sweep` erase the content so long after the end, like 7d.", "TIME")
+_IDEMPOTENCY_KEY = _running("--idempotency-key", "The same key and request are the same job, run once.", "KEY")
+
+
+@dataclass(frozen=True)
+class DraftFlags:
+    """What a person asks for. None and False mean that a flag was not given."""
+
+    model: Annotated[str, _MODEL]
+    prompt: Annotated[str | None, _PROMPT] = None
+    prompt_file: Annotated[str | None, _PROMPT_FILE] = None
+    user: Annotated[str | None, _USER] = None
+    chat: Annotated[str | None, _CHAT] = None
+    trust_messages: Annotated[bool, _TRUST_MESSAGES] = False
+    temperature: Annotated[float | None, _TEMPERATURE] = None
+    top_k: Annotated[int | None, _TOP_K] = None
+    top_p: Annotated[float | None, _TOP_P] = None
+    min_p: Annotated[float | None, _MIN_P] = None
+    typical_p: Annotated[float | None, _TYPICAL_P] = None
+    repetition_penalty: Annotated[float | None, _REPETITION_PENALTY] = None
+    frequency_penalty: Annotated[float | None, _FREQUENCY_PENALTY] = None
+    presence_penalty: Annotated[float | None, _PRESENCE_PENALTY] = None
+    no_repeat_ngram_size: Annotated[int | None, _NO_REPEAT_NGRAM_SIZE] = None
+    logit_bias: Annotated[list[str] | None, _LOGIT_BIAS] = None
+    allowed_token_id: Annotated[list[int] | None, _ALLOWED_TOKEN_ID] = None
+    banned_token_id: Annotated[list[int] | None, _BANNED_TOKEN_ID] = None
+    seed: Annotated[int | None, _SEED] = None
+    choice: Annotated[int | None, _CHOICE] = None
+    logprobs: Annotated[int | None, _LOGPROBS] = None
+    echo: Annotated[bool, _ECHO] = False
+    prompt_logprobs: Annotated[int | None, _PROMPT_LOGPROBS] = None
+    include_stop: Annotated[bool, _INCLUDE_STOP] = False
+    alignment: Annotated[str | None, _ALIGNMENT] = None
+    final_cache: Annotated[str | None, _FINAL_CACHE] = None
+    json_schema: Annotated[str | None, _JSON_SCHEMA] = None
+    regex: Annotated[str | None, _REGEX] = None
+    grammar: Annotated[str | None, _GRAMMAR] = None
+    stop_on_json: Annotated[bool, _STOP_ON_JSON] = False
+    stop_on_tool_call: Annotated[tuple[str, str] | None, _STOP_ON_TOOL_CALL] = None
+    max_new_tokens: Annotated[str | None, _MAX_NEW_TOKENS] = None
+    min_new_tokens: Annotated[int | None, _MIN_NEW_TOKENS] = None
+    stop: Annotated[list[str] | None, _STOP] = None
+    stop_token_id: Annotated[list[int] | None, _STOP_TOKEN_ID] = None
+    eos_token_id: Annotated[list[int] | None, _EOS_TOKEN_ID] = None
+    ignore_eos: Annotated[bool, _IGNORE_EOS] = False
+    deadline_ms: Annotated[int | None, _DEADLINE_MS] = None
+    n: Annotated[int | None, _N] = None
+    batch_width: Annotated[int | None, _BATCH_WIDTH] = None
+    retry_budget: Annotated[int | None, _RETRY_BUDGET] = None
+    consumer_policy: Annotated[str | None, _CONSUMER_POLICY] = None
+    idempotency_key: Annotated[str | None, _IDEMPOTENCY_KEY] = None
+    retain: Annotated[str | None, _RETAIN] = None
+
+    @property
+    def retain_ms(self) -> int | None:
+        """How long the job's content may stay, in ms."""
+        return None if self.retain is None else milliseconds(self.retain, "--retain")
+
+    def draft(self) -> Draft:
+        """The draft of these flags, checked as strictly as a request from a wire.
+
+        Errors: ConflictingFlags, UnreadableInput, LimitExceeded, MalformedJson, SchemaViolation.
+        """
+        from ...fsm.request.draft import draft_from
+
+        return draft_from(self._prompt() | self.given())
+
+    def given(self) -> dict[str, Any]:
+        """The fields of a draft that were given, but for its prompt. Errors: as `draft`, but for SchemaViolation."""
+        value = {name: getattr(self, name) for name in PASSED_ON if getattr(self, name) is not None}
+        flags: dict[str, Any] = {
+            "ignore_eos": self.ignore_eos,
+            "include_stop": self.include_stop,
+            "echo_prompt": self.echo,
+        }
+        flags |= {"stop": self.stop, "stop_token_ids": self.stop_token_id, "eos_token_ids": self.eos_token_id}
+        value |= {name: flag for name, flag in flags.items() if flag}
+        if self.logit_bias:
+            value["logit_bias"] = [_bias(entry) for entry in self.logit_bias]
+        if self.allowed_token_id:
+            value["allowed_token_ids"] = self.allowed_token_id
+        if self.banned_token_id:
+            value["banned_token_ids"] = self.banned_token_id
+        value |= self._structure()
+        if self.max_new_tokens is not None:
+            value["max_new_tokens"] = _count(self.max_new_tokens)
+        return value
+
+    def _prompt(self) -> dict[str, Any]:
+        given = [f"--{source.replace('_', '-')}" for source in SOURCES if getattr(self, source) is not None]
+        if not given:
+            raise typer.BadParameter("give one of --prompt, --prompt-file, --user and --chat")
+        if len(given) > 1:
+            raise ConflictingFlags(" and ".join(given), "give one of them")
+        if self.chat is not None:
+            return {"messages": conversation(self.chat), "trust_messages": self.trust_messages}
+        if self.user is not None:
+            chat = [{"role": "user", "content": self.user}]
+            return {"messages": chat, "trust_messages": self.trust_messages}
+        if self.trust_messages:
+            raise ConflictingFlags("--trust-messages", "it is about --user and --chat, and neither is given")
+        if self.prompt_file is None:
+            return {"prompt": self.prompt}
+        return {"prompt": read_text(self.prompt_file)}
+
+    def _structure(self) -> dict[str, Any]:
+        asked = {name: getattr(self, name) for name in STRUCTURES if getattr(self, name)}
+        given = [f"--{name.replace('_', '-')}" for name in asked]
+        if len(given) > 1 and not set(asked) <= {"stop_on_json", "stop_on_tool_call"}:
+            raise ConflictingFlags(" and ".join(given), "give one of them")
+        if self.json_schema is not None:
+            return {"json_schema": json_value(self.json_schema)}
+        if self.grammar is not None:
+            return {"grammar": read_text(self.grammar)}
+        if markers := asked.pop("stop_on_tool_call", None):
+            asked["stop_on_tool_calls"] = [dict(zip(("begin", "end"), markers, strict=True))]
+        return asked
+
+
+def takes_draft(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command, whose first parameter is a DraftFlags, a parameter for each flag in its place, but for some."""
+    return partial(_with_flags, left_out)
+
+
+def _with_flags(left_out: Collection[str], command: Callable[..., None]) -> Callable[..., None]:
+    others = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    hints = get_type_hints(DraftFlags, include_extras=True)
+    flags = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hints[field.name],
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+        )
+        for field in fields(DraftFlags)
+        if field.name not in left_out
+    ]
+
+    def with_flags(**given: Any) -> None:
+        draft_flags = DraftFlags(**{"model": ""} | {flag.name: given.pop(flag.name) for flag in flags})
+        command(draft_flags, **given)
+
+    parameters = [*flags, *(other.replace(kind=inspect.Parameter.KEYWORD_ONLY) for other in others)]
+    with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+    with_flags.__name__, with_flags.__doc__ = command.__name__, command.__doc__
+    return with_flags
+
+
+def _count(text: str) -> int | str:
+    is_number = len(text) <= NUMBER_BYTES_MAX and text.removeprefix("-").isdecimal()
+    return int(text) if is_number else text
+
+
+def _bias(text: str) -> dict[str, Any]:
+    """`ID=BIAS` as an entry of logit_bias; which numbers are legal is the draft's to say."""
+    token, _, bias = text.partition("=")
+    try:
+        return {"token_id": int(token), "bias": float(bias)}
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not ID=BIAS, like 50256=-1.5", param_hint="--logit-bias") from error

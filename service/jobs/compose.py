@@ -1,0 +1,68 @@
+"""The one place that wires the runtime to the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...fsm.errors import Transient
+from ...fsm.failpoints import Reached, unheard
+from ...fsm.ports import Store
+from ...fsm.request.admission import check, check_runtime
+from ...runtime.loop.job import Job
+from ...runtime.loop.segments import Segments
+from ...runtime.loop.worker import Notice, Pace, Worker
+from ...runtime.loop.writer import Sink
+from ...runtime.model.port import Model
+from ..advice import advised
+from ..cli import terminal
+from ..database import now_ms
+from .incarnation import dead_workers, new_worker_name
+from .models import Models
+
+PACE = Pace()
+
+
+def new_worker(
+    store: Store,
+    models: Models,
+    sink: Sink | None = None,
+    notice: Notice | None = None,
+    form: str = "prefill",
+    pace: Pace = PACE,
+    snapshots: Path | None = None,
+    at: Reached = unheard,
+) -> Worker:
+    """A worker of this process under a fresh incarnation; it keeps its jobs' caches under `snapshots`, where given."""
+    return Worker(
+        name=new_worker_name(),
+        store=store,
+        load=models.load,
+        admit=admit_job,
+        clock=now_ms,
+        sink=sink,
+        notice=notice,
+        dead=dead_workers,
+        form=form,
+        pace=pace,
+        segments=None if snapshots is None else Segments(snapshots, say=say_not_kept),
+        at=at,
+        told=say_waiting,
+    )
+
+
+def say_not_kept(fault: OSError) -> None:
+    """Jobs do not depend on kept caches, and go on."""
+    terminal.say(f"caches are not kept any more: {fault}; a resume will compute them again", style="yellow")
+
+
+def say_waiting(problem: Transient | None) -> None:
+    """Say once that the database is waited for, and once that it is back."""
+    text = "the database is back; going on" if problem is None else f"waiting for the database: {advised(problem)}"
+    terminal.say(text, style="yellow")
+
+
+def admit_job(job: Job, model: Model) -> None:
+    """Refuse a job whose artifact or runtime facts are not this process's (ENV-6, ENV-9)."""
+    envelope = job.state.spec.envelope
+    check(envelope, model.facts)
+    check_runtime(envelope, model.runtime)

@@ -1,0 +1,45 @@
+"""A job in one line of a listing: plain values, ready for JSON, the same from a row and from a state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...fsm.machine.states import Status
+from ...fsm.ports import JobRow
+
+if TYPE_CHECKING:
+    from ...fsm.machine.state import State
+
+
+def listed(row: JobRow) -> dict[str, Any]:
+    """A job as its row says: names, state and token counts."""
+    listing = _listing(row.job, row.status, row.finish, row.prompt, row.output)
+    listing |= {"model": row.model, "identity": row.identity, "created_ms": row.created_ms, "owner": row.owner}
+    listing |= {name: getattr(row, name) for name in ("ended_ms", "retain_ms", "sealed_ms", "erased_ms")}
+    return listing | ({"stalled": row.stalled} if row.stalled else {})
+
+
+def ended(state: State) -> dict[str, Any]:
+    """A job as its last state says."""
+    ending, frontier = state.ending, state.frontier
+    finish = None if ending is None else (ending.finish or ending.cause)
+    return _listing(state.spec.job, state.status, finish, frontier.prompt, frontier.output)
+
+
+def line(listing: dict[str, Any]) -> str:
+    """The listing in words."""
+    usage = listing["usage"]
+    how = listing["finish_reason"] or listing.get("error", {}).get("code") or "-"
+    return f"{listing['job']}  {listing['state']:<9} {how:<14} {usage['completion_tokens']:>6} tokens"
+
+
+def _listing(job: str, status: Status, finish: str | None, prompt: int, output: int) -> dict[str, Any]:
+    failed = status is Status.FAILED
+    usage = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    listing: dict[str, Any] = {
+        "job": job,
+        "state": status.value,
+        "finish_reason": None if failed or finish is None else str(finish),
+        "usage": usage,
+    }
+    return listing | {"error": {"code": finish}} if failed else listing

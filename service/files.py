@@ -1,4 +1,4 @@
-"""Files that are read whole by their name, and are nothing but files: a pipe or a device is never waited for."""
+"""Reading a file that is nothing but a file, so that no pipe or device is waited for; and syncing a folder's names."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(handle)
         raise OSError(errno.EINVAL, "it is no file")
     return os.fdopen(handle, "rb")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in this folder durable."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

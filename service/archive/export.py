@@ -17,6 +17,7 @@ from ...store.archive.bundle import Signature, Written, write
 from ...store.log.chain import StoredLog
 from ...store.log.erased import erased
 from ...store.reading.audit import ShowsRows
+from ..files import sync_folder
 
 
 def export(
@@ -50,7 +51,7 @@ def write_whole(out: Path, force: bool, write_to: Callable[[BinaryIO], Written])
             new.replace(out)
         else:
             os.link(new, out)  # which refuses what another process has put there meanwhile
-        sync(out.parent)
+        sync_folder(out.parent)
     return written
 
 
@@ -91,12 +92,3 @@ def _logs(store: ShowsRows, jobs: Sequence[str] | None) -> Iterator[StoredLog]:
         return
     for job in jobs:
         yield from store.logs(job)
-
-
-def sync(folder: Path) -> None:
-    """Make the names in this folder durable."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

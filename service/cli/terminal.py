@@ -108,6 +108,11 @@ def say(text: str, style: str | None = None) -> None:
     PEOPLE.print(safe(sys.stderr, redacted(text)), style=style, markup=False, soft_wrap=True)
 
 
+def warn(text: str) -> None:
+    """A notice that something is not as it should be, though all goes on."""
+    say(text, style="yellow")
+
+
 def say_error(code: str, message: str) -> None:
     """What went wrong, in one line."""
     PEOPLE.print(f"error[{code}]:", style="bold red", markup=False, end=" ", soft_wrap=True)

@@ -24,8 +24,7 @@ from ...fsm.errors import BrokenAnchors, UnwritableOutput
 from ...fsm.limits import SAFE_INTEGER_MAX
 from ...fsm.reading.audit import Fault
 from ...store.reading.audit import Reached
-from ..archive.export import sync
-from ..files import open_regular
+from ..files import open_regular, sync_folder
 
 FIRST: Final = {"anchors": "decodelog.anchors.v1"}
 KIND: Final = "anchor"
@@ -138,7 +137,7 @@ def keep(path: Path, added: Sequence[Anchor]) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-        sync(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise UnwritableOutput(str(path), error.strerror or str(error)) from error
     finally:

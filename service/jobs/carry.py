@@ -15,7 +15,7 @@ from ...fsm.reading.emission import Emission
 from ...runtime.loop.worker import Pace
 from ..streams.reading import FOLLOW_S
 from ..streams.turns import Turns
-from .compose import new_worker
+from .compose import Say, new_worker, unsaid
 from .models import Models
 
 Published = SimpleQueue[tuple[str, Sequence[Emission]] | None]
@@ -28,6 +28,7 @@ def carry(
     turns: Turns,
     form: str = "prefill",
     snapshots: Path | None = None,
+    say: Say = unsaid,
 ) -> None:
     """Return when `jobs` have ended and `turns` has been handed all of them.
 
@@ -46,7 +47,7 @@ def carry(
         if not isinstance(problem, LostTenure):  # somebody else goes on with it, and the log has their text
             refusals.append(problem)
 
-    worker = new_worker(store, models, sink, notice, form, Pace(lanes_max=models.lanes), snapshots)
+    worker = new_worker(store, models, sink, notice, form, Pace(lanes_max=models.lanes), snapshots, say=say)
     with ThreadPoolExecutor(1, "worker") as threads:
         running = threads.submit(worker.run, jobs, drain=True, asked=True)
         running.add_done_callback(lambda _: published.put(None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ...fsm.errors import Transient
@@ -14,12 +15,18 @@ from ...runtime.loop.worker import Notice, Pace, Worker
 from ...runtime.loop.writer import Sink
 from ...runtime.model.port import Model
 from ..advice import advised
-from ..cli import terminal
 from ..database import now_ms
 from .incarnation import dead_workers, new_worker_name
 from .models import Models
 
 PACE = Pace()
+
+Say = Callable[[str], None]
+"""What is told in words to whoever watches this process."""
+
+
+def unsaid(text: str) -> None:
+    """Nobody watches."""
 
 
 def new_worker(
@@ -31,8 +38,23 @@ def new_worker(
     pace: Pace = PACE,
     snapshots: Path | None = None,
     at: Reached = unheard,
+    say: Say = unsaid,
 ) -> Worker:
-    """A worker of this process under a fresh incarnation; it keeps its jobs' caches under `snapshots`, where given."""
+    """A worker of this process under a fresh incarnation; it keeps its jobs' caches under `snapshots`, where given.
+
+    say   told when the database is waited for and when it is back, and that caches cannot be kept any more
+    """
+
+    def say_not_kept(fault: OSError) -> None:
+        """Jobs do not depend on kept caches, and go on."""
+        say(f"caches are not kept any more: {fault}; a resume will compute them again")
+
+    def say_waiting(problem: Transient | None) -> None:
+        waiting = "the database is back; going on"
+        if problem is not None:
+            waiting = f"waiting for the database: {advised(problem)}"
+        say(waiting)
+
     return Worker(
         name=new_worker_name(),
         store=store,
@@ -48,17 +70,6 @@ def new_worker(
         at=at,
         told=say_waiting,
     )
-
-
-def say_not_kept(fault: OSError) -> None:
-    """Jobs do not depend on kept caches, and go on."""
-    terminal.say(f"caches are not kept any more: {fault}; a resume will compute them again", style="yellow")
-
-
-def say_waiting(problem: Transient | None) -> None:
-    """Say once that the database is waited for, and once that it is back."""
-    text = "the database is back; going on" if problem is None else f"waiting for the database: {advised(problem)}"
-    terminal.say(text, style="yellow")
 
 
 def admit_job(job: Job, model: Model) -> None:

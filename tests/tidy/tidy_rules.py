@@ -24,6 +24,13 @@ MAY_IMPORT = {
     "migrations": {"migrations", "store"},
     "service": {"__version__", "fsm", "migrations", "runtime", "service", "store"},
 }
+# The rooms of each package: one imports only from rooms before it, and from the modules that lie in the package itself.
+ROOMS = {
+    "fsm": ("errors", "request", "output", "evidence", "machine", "reading"),
+    "runtime": ("caches", "text", "families", "model", "policy", "grammar", "loop"),
+    "store": ("database", "log", "coordination", "appending", "retention", "memory", "archive", "reading"),
+    "service": ("streams", "jobs", "inspect", "archive", "retention", "lab", "cli"),
+}
 # Time, chance, the environment and other processes reach the core as arguments only.
 CHANCE_AND_TIME = {"datetime", "random", "secrets", "time", "uuid"}
 THE_OUTSIDE = {"importlib", "logging", "os", "pathlib", "platform", "socket", "sqlite3", "tempfile", "urllib"}
@@ -124,6 +131,21 @@ def dependency(module: Module) -> Iterator[str]:
             allowed = only is None or parts[0] in only or parts[0] in sys.stdlib_module_names
         if not allowed:
             yield f"{module.path}:{line} imports {name}"
+
+
+def rooms(module: Module) -> Iterator[str]:
+    """Imports from a room of the same package that comes after the module's own."""
+    package, *rest = module.path.split("/")
+    order = ROOMS.get(package, ())
+    if not order or len(rest) < 2:
+        return
+    if rest[0] not in order:
+        yield f"{module.path} is in no room of {package}"
+        return
+    for line, name in imports(module):
+        parts = name.split(".")
+        if parts[:2] == ["decodelog", package] and parts[2] in order and order.index(parts[2]) > order.index(rest[0]):
+            yield f"{module.path}:{line} imports {name}, from a room behind its own"
 
 
 def distribution(requirement: str) -> str:

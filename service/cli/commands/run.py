@@ -161,7 +161,7 @@ def _carry(store: Store, models: Models, found: Found, json: bool, form: str, sn
             return
         from ...jobs.carry import carry
 
-        carry(store, models, found.jobs, turns, form, snapshots)
+        carry(store, models, found.jobs, turns, form, snapshots, terminal.warn)
 
 
 def _headed(write: Callable[[Emission], None]) -> Callable[[str, Emission], None]:

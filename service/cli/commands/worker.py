@@ -61,7 +61,9 @@ def work(
     from ...jobs.compose import new_worker
 
     watch = Watch(json)
-    worker = new_worker(store, Models(home(), lanes), watch.see, watch.hear, form, Pace(lanes_max=lanes), snapshots)
+    worker = new_worker(
+        store, Models(home(), lanes), watch.see, watch.hear, form, Pace(lanes_max=lanes), snapshots, say=terminal.warn
+    )
     stopped: list[int] = []
 
     def stop(number: int, frame: object) -> None:

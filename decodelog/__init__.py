@@ -1,5 +1,10 @@
 """Durable, replayable language-model generation: a kill loses no token, and a resume repeats none.
 
+    with decodelog.open("sqlite:///jobs.db") as log:
+        job = log.submit("smollm2-135m-instruct", user="Why is the sky blue?", key="answer-17")
+        for piece in job.run():  # kill it, run the program again: it goes on
+            print(piece.text, end="", flush=True)
+
 The folders beside this one are its subpackages, by links: `decodelog.fsm` is the folder `fsm`, and so on.
 """
 
@@ -10,19 +15,60 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .fsm import errors
+    from .fsm.reading.emission import Emission, Token
+    from .runtime.model.port import Model
+    from .service.api.aio import AsyncJob, AsyncLog, aopen
+    from .service.api.job import Job
+    from .service.api.log import Log, open
+    from .service.api.values import Explanation, Result
+    from .service.inspect.audit import Report, verify
 
-__all__ = ["__version__", "errors"]
+__all__ = [
+    "AsyncJob",
+    "AsyncLog",
+    "Emission",
+    "Explanation",
+    "Job",
+    "Log",
+    "Model",
+    "Report",
+    "Result",
+    "Token",
+    "__version__",
+    "aopen",
+    "errors",
+    "open",
+    "verify",
+]
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"errors": ".fsm.errors"}
+_IN = {
+    "AsyncJob": ".service.api.aio",
+    "AsyncLog": ".service.api.aio",
+    "Emission": ".fsm.reading.emission",
+    "Explanation": ".service.api.values",
+    "Job": ".service.api.job",
+    "Log": ".service.api.log",
+    "Model": ".runtime.model.port",
+    "Report": ".service.inspect.audit",
+    "Result": ".service.api.values",
+    "Token": ".fsm.reading.emission",
+    "aopen": ".service.api.aio",
+    "open": ".service.api.log",
+    "verify": ".service.inspect.audit",
+}
 
 
 def __getattr__(name: str) -> object:
     """Import a public name where it is first used, so that `import decodelog` by itself costs next to nothing."""
-    if name not in _PUBLIC:
+    if name == "errors":
+        found: object = import_module(".fsm.errors", __name__)
+    elif name in _IN:
+        found = getattr(import_module(_IN[name], __name__), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = import_module(_PUBLIC[name], __name__)
+    globals()[name] = found
     return found
 
 

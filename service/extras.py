@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from ..fsm.errors import ExtraMissing
@@ -26,3 +28,14 @@ def missing_extra(error: ModuleNotFoundError) -> ExtraMissing | None:
     module = (error.name or "").partition(".")[0]
     extra = EXTRA_OF.get(module)
     return None if extra is None else ExtraMissing(module, extra)
+
+
+@contextmanager
+def extras_named() -> Iterator[None]:
+    """Turn an import that fails for want of an extra into ExtraMissing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if missing := missing_extra(error):
+            raise missing from error
+        raise

@@ -47,6 +47,11 @@ class Verdict(NamedTuple):
     level: str
     ended: tuple[bool, bool]
 
+    @property
+    def same(self) -> bool:
+        """Whether no difference was found."""
+        return self.found is None
+
 
 def against(left: Run, right: Run, level: str = LEVELS[0]) -> Verdict:
     """The verdict on two runs, from `level` on."""

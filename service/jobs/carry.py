@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -12,31 +13,64 @@ from ...fsm.errors import LostTenure, Problem, Transient
 from ...fsm.machine.state import State
 from ...fsm.ports import Store
 from ...fsm.reading.emission import Emission
-from ...runtime.loop.worker import Pace
 from ..streams.reading import FOLLOW_S
 from ..streams.turns import Turns
-from .compose import Say, new_worker, unsaid
 from .models import Models
+from .voice import Say, unsaid
 
 Published = SimpleQueue[tuple[str, Sequence[Emission]] | None]
+Carried = tuple[str, Emission]
 
 
-def carry(
+def carried(
+    store: Store,
+    models: Models,
+    jobs: Sequence[str],
+    form: str = "prefill",
+    cache_dir: Path | None = None,
+    say: Say = unsaid,
+) -> Generator[Carried, None, None]:
+    """Bring `jobs` to their end, and give their text as it becomes durable: one job after the other, with its name.
+
+    Somebody asked for these jobs (see `Caution`): no stall of theirs is waited out or counted.
+    The worker runs in a thread of its own and never waits for the reader. A reader that closes the iterator, or leaves
+    it by an exception, stops the worker after its turn: the jobs are released as they stand.
+    Errors: what keeps this process from running a job (another artifact, a model that is not here, the store's).
+    """
+    with closing(watched(store, models, jobs, form, cache_dir, say)) as items:
+        yield from (item for item in items if item is not None)
+
+
+def watched(
+    store: Store,
+    models: Models,
+    jobs: Sequence[str],
+    form: str = "prefill",
+    cache_dir: Path | None = None,
+    say: Say = unsaid,
+) -> Generator[Carried | None, None, None]:
+    """`carried`, with a None at least every `FOLLOW_S` seconds in which there is nothing to give."""
+    handed: deque[Carried] = deque()
+    turns = Turns(store, jobs, lambda job, emission: handed.append((job, emission)))
+    if not all(store.row(job).status.terminal for job in jobs):
+        yield from _run(store, models, jobs, turns, handed, form, cache_dir, say)
+    turns.catch_up()
+    yield from handed
+
+
+def _run(
     store: Store,
     models: Models,
     jobs: Sequence[str],
     turns: Turns,
-    form: str = "prefill",
-    snapshots: Path | None = None,
-    say: Say = unsaid,
-) -> None:
-    """Return when `jobs` have ended and `turns` has been handed all of them.
+    handed: deque[Carried],
+    form: str,
+    cache_dir: Path | None,
+    say: Say,
+) -> Iterator[Carried | None]:
+    from ...runtime.loop.worker import Pace
+    from .compose import new_worker
 
-    Somebody asked for these jobs (see `Caution`): no stall of theirs is waited out or counted.
-    The worker runs in a thread of its own and never waits for the reader. What `turns` raises, and a signal's
-    exception, stop the worker after its turn and are raised again: the jobs are released as they stand.
-    Errors: what keeps this process from running a job (another artifact, a model that is not here, the store's).
-    """
     published: Published = SimpleQueue()
     refusals: list[Problem] = []
 
@@ -47,31 +81,33 @@ def carry(
         if not isinstance(problem, LostTenure):  # somebody else goes on with it, and the log has their text
             refusals.append(problem)
 
-    worker = new_worker(store, models, sink, notice, form, Pace(lanes_max=models.lanes), snapshots, say=say)
+    worker = new_worker(store, models, sink, notice, form, Pace(lanes_max=models.lanes), cache_dir, say=say)
     with ThreadPoolExecutor(1, "worker") as threads:
         running = threads.submit(worker.run, jobs, drain=True, asked=True)
         running.add_done_callback(lambda _: published.put(None))
         try:
-            _hand_over(published, turns)
+            while _taken(published, turns):
+                while handed:
+                    yield handed.popleft()
+                yield None
         finally:
             worker.stop()
     _raise_first(running, refusals)
-    turns.catch_up()
 
 
-def _hand_over(published: Published, turns: Turns) -> None:
-    """Until the worker returns: hand on what it publishes, and while it is silent, what others append."""
-    while True:
-        # How long a database is waited for is the worker's to say; what is not read now is read later.
-        with suppress(Transient):
-            try:
-                item = published.get(timeout=FOLLOW_S)
-            except Empty:
-                turns.catch_up()
-                continue
-            if item is None:
-                return
-            turns.take(*item)
+def _taken(published: Published, turns: Turns) -> bool:
+    """Take over what the worker publishes, and while it is silent, what others append; False when it has returned."""
+    # How long a database is waited for is the worker's to say; what is not read now is read later.
+    with suppress(Transient):
+        try:
+            item = published.get(timeout=FOLLOW_S)
+        except Empty:
+            turns.catch_up()
+            return True
+        if item is None:
+            return False
+        turns.take(*item)
+    return True
 
 
 def _raise_first(running: Future[None], refusals: Sequence[Problem]) -> None:

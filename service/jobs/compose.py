@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from ...fsm.errors import Transient
@@ -18,15 +17,9 @@ from ..advice import advised
 from ..database import now_ms
 from .incarnation import dead_workers, new_worker_name
 from .models import Models
+from .voice import Say, unsaid
 
 PACE = Pace()
-
-Say = Callable[[str], None]
-"""What is told in words to whoever watches this process."""
-
-
-def unsaid(text: str) -> None:
-    """Nobody watches."""
 
 
 def new_worker(

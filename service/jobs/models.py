@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ..extras import extras_named
 
 if TYPE_CHECKING:
     from ...runtime.model.port import Model
@@ -35,22 +38,29 @@ class Models:
 
     home    where fetched models lie
     lanes   jobs that one model may hold at a time
+    own     models that are loaded already, by the names that jobs have them by
     """
 
-    def __init__(self, home: Path, lanes: int) -> None:
+    def __init__(self, home: Path, lanes: int, own: Mapping[str, Model] | None = None) -> None:
         self._home = home
         self.lanes = lanes
-        self._loaded: dict[str, Model] = {}
+        self._loaded: dict[str, Model] = dict(own or {})
+        self._own = frozenset(self._loaded)
 
     def load(self, name: str) -> Model:
         """The model of that name or directory.
 
-        Errors: UnknownModel, ModelNotFetched, BrokenArtifact, UnsupportedModel.
+        Errors: UnknownModel, ModelNotFetched, BrokenArtifact, UnsupportedModel, ExtraMissing.
         """
         if name not in self._loaded:
-            self._loaded[name] = self._read(name)
+            with extras_named():
+                self._loaded[name] = self._read(name)
             set_aside()
         return self._loaded[name]
+
+    def lasting_name(self, given: str) -> str:
+        """The name that a job has the model by: a name of one's own as it is, else see the function `lasting_name`."""
+        return given if given in self._own else lasting_name(given)
 
     def _read(self, name: str) -> Model:
         # torch takes a second to import; commands that only read the log do not pay for it.

@@ -16,6 +16,8 @@ from ...fsm.ports import EventLog
 from ...fsm.request.names import choice_in
 
 CANDIDATES_SHOWN = 5
+LAST = "@last"
+"""Means the newest job, or its family."""
 
 
 class Found(NamedTuple):
@@ -60,12 +62,17 @@ def choices_of(job: str) -> int:
 def find(log: EventLog, prefix: str) -> Found:
     """The one job or family that begins with `prefix`; BEGINNING.J is choice J of the family that BEGINNING finds.
 
+    "@last" is the newest.
+
     Errors: UnknownJob, AmbiguousJob (both list names).
     """
     try:
         return Found(log.row(prefix).job, [prefix])
     except UnknownJob:
         families = _families(log)
+    if prefix == LAST and families:
+        newest = next(reversed(families))
+        return Found(newest, families[newest])
     if prefix in families:
         return Found(prefix, families[prefix])
     beginning, choice = family_of(prefix), choice_of(prefix)

@@ -11,12 +11,10 @@ from commandline import TEXT
 from databases import wall_clock_ms
 
 from decodelog.fsm.errors import DatabaseUnavailable
-from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
-from decodelog.service.jobs.carry import carry
+from decodelog.service.jobs.carry import carried
 from decodelog.service.jobs.models import Models
 from decodelog.service.jobs.submit import submit
-from decodelog.service.streams.turns import Turns
 from decodelog.store.memory.log import MemoryStore
 
 AWAY_S = 0.7
@@ -52,11 +50,5 @@ def test_a_database_that_is_away_for_a_moment_ends_neither_the_worker_nor_its_re
     store, models = Away(MemoryStore(wall_clock_ms)), Models(short_model, lanes=1)
     draft = draft_from({"prompt": "say", "max_new_tokens": 200})
     job = submit(store, models.load(str(short_model)), str(short_model), draft, wall_clock_ms()).job
-    shown: list[str] = []
-
-    def write(name: str, emission: Emission) -> None:
-        shown.append(emission.text)
-
-    carry(store, models, [job], Turns(store, [job], write))
-    assert "".join(shown) == TEXT
+    assert "".join(emission.text for _, emission in carried(store, models, [job])) == TEXT
     assert "read" in store.refused

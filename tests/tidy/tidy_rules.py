@@ -17,7 +17,7 @@ UNSHIPPED_LINES_MAX = 450  # of tests, tools and benchmarks
 FUNCTION_LINES_MAX = 70
 
 MAY_IMPORT = {
-    "decodelog": {"fsm", "service"},
+    "decodelog": {"fsm", "runtime", "service"},
     "fsm": {"fsm"},
     "runtime": {"fsm", "runtime"},
     "store": {"fsm", "store"},
@@ -29,7 +29,7 @@ ROOMS = {
     "fsm": ("errors", "request", "output", "evidence", "machine", "reading"),
     "runtime": ("caches", "text", "families", "model", "policy", "grammar", "loop"),
     "store": ("database", "log", "coordination", "appending", "retention", "memory", "archive", "reading"),
-    "service": ("streams", "jobs", "inspect", "archive", "retention", "lab", "cli"),
+    "service": ("streams", "jobs", "inspect", "archive", "retention", "api", "lab", "cli"),
 }
 # Time, chance, the environment and other processes reach the core as arguments only.
 CHANCE_AND_TIME = {"datetime", "random", "secrets", "time", "uuid"}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...advice import advised
 from ...database import opened
 from ...jobs.models import Models, home
 from ...jobs.naming import find
@@ -47,6 +46,7 @@ def audit(
 ) -> None:
     """Prove the logs from what is stored; exit 1 on a fault, 3 where jobs were to be run again and were not."""
     from ...inspect.audit import audit as audit_jobs
+    from ...inspect.reexecution import again
 
     if job is not None and every:
         raise typer.BadParameter("name one job, or give --all")
@@ -54,7 +54,8 @@ def audit(
         jobs = None if job is None else find(store, job).jobs
         report = audit_jobs(store, jobs) if anchor is None else held(store, jobs, anchor)
         if reexecute:
-            report = again(store, jobs, report)
+            with terminal.progress("running jobs again") as tell_job:
+                report = again(store, Models(home(), lanes=1), jobs, report, tell_job)
     tell(report, json)
 
 
@@ -67,34 +68,6 @@ def held(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, path: P
         report = audit_jobs(store, jobs, anchors)
         keep(path.resolve(), anchors.added({fault.job for fault in report.faults}))
     return report
-
-
-def again(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, report: Report) -> Report:
-    """The report, and what differs where jobs without a fault are run again, in memory, as far as they have come.
-
-    A job that cannot be run is named, and the others are run; so is one whose log has not all that can be compared.
-    """
-    from ....fsm.errors import ContentErased, EvidenceSealed, Problem
-    from ...inspect.audit import NotRun
-    from ...inspect.compare import reexecution_faults
-
-    damaged, models = {fault.job for fault in report.faults}, Models(home(), lanes=1)
-    wanted = [row.job for row in store.rows() if (jobs is None or row.job in jobs) and row.job not in damaged]
-    faults, not_run, in_part = list(report.faults), list[NotRun](), list[NotRun]()
-    with terminal.progress("running jobs again") as told:
-        for job in wanted:
-            told(job)
-            row = store.row(job)
-            try:
-                if row.erased_ms is not None:
-                    raise ContentErased(job)
-                faults += reexecution_faults(store, models.load(row.model), job)
-            except Problem as problem:
-                not_run.append(NotRun(job, problem.code, advised(problem)))
-            else:
-                if store.row(job).sealed_ms is not None:
-                    in_part.append(NotRun(job, EvidenceSealed.code, "only bytes, text and end are kept to compare"))
-    return report._replace(faults=faults, not_run=not_run, in_part=in_part)
 
 
 def tell(report: Report, json: bool) -> None:

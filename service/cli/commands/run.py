@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -149,19 +150,16 @@ def told(found: Found, results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _carry(store: Store, models: Models, found: Found, json: bool, form: str, snapshots: Path | None) -> None:
-    from ...streams.turns import Turns
+    from ...jobs.carry import carried
     from ..printer import Printer
 
     # Beside text on the same terminal, a line that is written over would be in its way.
     with terminal.progress("starting", shown=json or not sys.stdout.isatty()) as tell:
         printer = Printer(json, tell, len(found.jobs), _on_reader_gone(store, found.jobs))
-        turns = Turns(store, found.jobs, _headed(printer) if found.is_family else lambda job, each: printer(each))
-        if all(store.row(job).status.terminal for job in found.jobs):
-            turns.catch_up()
-            return
-        from ...jobs.carry import carry
-
-        carry(store, models, found.jobs, turns, form, snapshots, terminal.warn)
+        write = _headed(printer) if found.is_family else lambda job, each: printer(each)
+        with closing(carried(store, models, found.jobs, form, snapshots, terminal.warn)) as pieces:
+            for job, emission in pieces:
+                write(job, emission)
 
 
 def _headed(write: Callable[[Emission], None]) -> Callable[[str, Emission], None]:

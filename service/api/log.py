@@ -1,0 +1,211 @@
+"""A log in a program's hands: the database that jobs are in, and what this process needs to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from ...fsm.errors import SchemaViolation, UnsupportedDatabase
+from ...fsm.ports import JobRow
+from ...fsm.request.draft import draft_from
+from ..archive.export import export
+from ..archive.restore import Back, restore
+from ..database import database_url, now_ms, open_database
+from ..inspect.anchors import anchored, keep
+from ..inspect.audit import Report, audit
+from ..inspect.reexecution import again
+from ..jobs.models import Models, home
+from ..jobs.naming import find, find_job
+from ..jobs.voice import Say, unsaid
+from .job import Job
+
+if TYPE_CHECKING:
+    from ...runtime.model.port import Model
+    from ...store.archive.bundle import Written
+    from ...store.engine import DatabaseStore
+    from ...store.memory.log import MemoryStore
+    from .worker import Working
+
+LANES = 16
+
+
+def open(
+    url: str | None = None,
+    *,
+    create: bool = True,
+    models: Mapping[str, Model] | None = None,
+    lanes: int = LANES,
+    say: Say = unsaid,
+) -> Log:
+    """Open a log.
+
+    url      `sqlite:///FILE`, a PostgreSQL URL, or `memory://`, which ends with the process; None: DECODELOG_DB, else
+             `sqlite:///decodelog.db`
+    create   make a SQLite file that is not there yet; a PostgreSQL database is made ready by `decodelog db upgrade`
+    models   loaded models of your own, by the names that jobs have them by; every process that runs such a job gives it
+    lanes    jobs that one model may hold at a time
+    say      told in words what whoever watches should know, such as that the database is waited for
+
+    Errors: SchemaMissing, SchemaOutdated, SchemaNewer, UnsupportedDatabase, and the store's.
+    """
+    return Log(database_url(url), create, models, lanes, say)
+
+
+class Log:
+    """The jobs of one database. Threads may share it; a process that is forked opens one of its own.
+
+    Close it, or use it as a context manager. What it has loaded and opened ends with it; jobs stay as they are.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        create: bool = True,
+        models: Mapping[str, Model] | None = None,
+        lanes: int = LANES,
+        say: Say = unsaid,
+    ) -> None:
+        self.url = url
+        self.say = say
+        self.models = Models(home(), lanes, models)
+        self.store: DatabaseStore | MemoryStore = open_database(url, create)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database's connections; idempotent."""
+        self.store.close()
+
+    # ---- jobs -------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        model: str,
+        *,
+        user: str | None = None,
+        system: str | None = None,
+        key: str | None = None,
+        retain_ms: int | None = None,
+        **request: Any,
+    ) -> Job:
+        """Make a request durable, to be run by `Job.run` or by any worker.
+
+        model       a fetched model's name, a checkpoint's folder, or a name of `open(models=...)`
+        user, system    a chat of one message, and what comes before it; else `messages`, `prompt` or `token_ids`
+        key         an idempotency key: the same request under it attaches to the job that has it
+        retain_ms   how long its content may stay from its end on
+        request     the fields of a request (see `Draft`): temperature, seed, max_new_tokens, stop, ...
+
+        Errors: SchemaViolation and others that name the field; IdempotencyConflict; UnknownModel; ExtraMissing.
+        """
+        jobs = self.submit_choices(model, user=user, system=system, key=key, retain_ms=retain_ms, **request)
+        if len(jobs) != 1:
+            raise SchemaViolation("n", "it makes several jobs: call submit_choices")
+        return jobs[0]
+
+    def submit_choices(
+        self,
+        model: str,
+        *,
+        user: str | None = None,
+        system: str | None = None,
+        key: str | None = None,
+        retain_ms: int | None = None,
+        **request: Any,
+    ) -> list[Job]:
+        """The same for a request with `n` choices: one job for each, in order. See `submit`."""
+        from ..jobs.family import submit_choices
+
+        if (user, system) != (None, None):
+            request |= {"messages": _chat(user, system, request.get("messages"))}
+        draft = draft_from(_lists(request))
+        name = self.models.lasting_name(model)
+        asked = submit_choices(self.store, self.models.load(name), name, draft, now_ms(), key, retain_ms)
+        return [Job(self, job) for job in asked.found.jobs]
+
+    def submit_many(self, model: str, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """`submit` for each request, in order: each a mapping of the arguments that `submit` takes."""
+        return [self.submit(model, **request) for request in requests]
+
+    def job(self, name: str) -> Job:
+        """The one job whose name begins with `name`; "@last" is the newest. Errors: UnknownJob, AmbiguousJob."""
+        return Job(self, find_job(self.store, name))
+
+    def jobs(self) -> list[Job]:
+        """All jobs, oldest first."""
+        return [Job(self, row.job) for row in self.store.rows()]
+
+    def rows(self) -> list[JobRow]:
+        """The listing of all jobs, oldest first."""
+        return self.store.rows()
+
+    def worker(self, *, cache_dir: Path | str | None = None, rebuild: str = "prefill") -> Working:
+        """A worker of this process: `with log.worker():` runs what jobs there are in a thread, until the block ends.
+
+        `Working.drain()` runs in this thread until no job is left.
+        """
+        from .worker import Working
+
+        return Working(self, None if cache_dir is None else Path(cache_dir), rebuild)
+
+    # ---- proving and keeping ----------------------------------------------------------------------------------
+
+    def audit(
+        self, jobs: Sequence[str] | None = None, reexecute: bool = False, anchor: Path | str | None = None
+    ) -> Report:
+        """Prove the logs of these jobs, or of all, from what is stored: `ok`, `faults`, and with `reexecute` `not_run`.
+
+        reexecute   also run each job's model again; the first difference is a fault
+        anchor      a file of heads that the logs are held to, and to which those of sound logs are added
+        """
+        names = None if jobs is None else [job for each in jobs for job in find(self.store, each).jobs]
+        if anchor is None:
+            report = audit(self.store, names)
+        else:
+            path = Path(anchor).resolve()
+            with anchored(path) as anchors:
+                report = audit(self.store, names, anchors)
+                keep(path, anchors.added({fault.job for fault in report.faults}))
+        return again(self.store, self.models, names, report) if reexecute else report
+
+    def export(
+        self, path: Path | str, jobs: Sequence[str] | None = None, *, force: bool = False, redact: bool = False
+    ) -> Written:
+        """Write the logs of these jobs, or of all, to a file that anybody can verify."""
+        names = None if jobs is None else [job for each in jobs for job in find(self.store, each).jobs]
+        return export(self.store, names, Path(path), force, redact)
+
+    def restore(self, path: Path | str, *, model: str | None = None, cache_dir: Path | str | None = None) -> list[Back]:
+        """Bring the jobs of a snapshot or an export into this database, after proving all of it.
+
+        Errors: NotAnExport, BrokenSnapshot, RestoreConflict, UnsupportedDatabase for a log in memory.
+        """
+        from ...store.engine import DatabaseStore
+
+        if not isinstance(self.store, DatabaseStore):
+            raise UnsupportedDatabase(self.url, "what is restored there ends with this process")
+        return restore(self.store, Path(path), None if cache_dir is None else Path(cache_dir), model)
+
+
+def _chat(user: str | None, system: str | None, messages: Any) -> list[dict[str, str]]:
+    """The chat of these messages. Errors: SchemaViolation where `messages` are given too, or only a system's."""
+    if messages is not None:
+        raise SchemaViolation("messages", "user or system is given too; give one of them")
+    if user is None:
+        raise SchemaViolation("user", "a system message alone asks for nothing; give user too")
+    return [*([{"role": "system", "content": system}] if system is not None else []), {"role": "user", "content": user}]
+
+
+def _lists(value: Any) -> Any:
+    """The value as JSON has it: lists for tuples."""
+    if isinstance(value, Mapping):
+        return {name: _lists(item) for name, item in value.items()}
+    return [_lists(item) for item in value] if isinstance(value, tuple | list) else value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +21,7 @@ from ..jobs.models import Models, home
 from ..jobs.naming import find, find_job
 from ..jobs.voice import Say, unsaid
 from .job import Job
+from .values import Result
 
 if TYPE_CHECKING:
     from ...runtime.model.port import Model
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from .worker import Working
 
 LANES = 16
+AHEAD = 4  # requests of `map` that are admitted for each lane, so that no lane waits for the next one
 
 
 def open(
@@ -156,6 +159,35 @@ class Log:
 
         return Working(self, None if cache_dir is None else Path(cache_dir), rebuild)
 
+    def map(
+        self,
+        model: str,
+        requests: Iterable[Mapping[str, Any]],
+        *,
+        key: str = "custom_id",
+        prefix: str = "",
+        cache_dir: Path | str | None = None,
+    ) -> Generator[tuple[str, Result], None, None]:
+        """Run requests here, many at a time, and give each one's name and result in their order.
+
+        Kill the program and run it again: what has ended is only read, and the rest goes on.
+
+        requests   mappings of the arguments that `submit` takes, read as they are needed, and one more that names them
+        key        the argument that names a request: with `prefix` before it, its idempotency key
+
+        Errors: those of `submit`, and what keeps this process from running a job.
+        """
+        waiting: deque[tuple[str, Job]] = deque()
+        with self.worker(cache_dir=cache_dir) as worker:
+            for request in requests:
+                name = str(request[key])
+                rest = {field: value for field, value in request.items() if field != key}
+                waiting.append((name, self.submit(model, key=prefix + name, **rest)))
+                if len(waiting) >= AHEAD * self.models.lanes:
+                    yield _ended(worker, *waiting.popleft())
+            while waiting:
+                yield _ended(worker, *waiting.popleft())
+
     # ---- proving and keeping ----------------------------------------------------------------------------------
 
     def audit(
@@ -193,6 +225,11 @@ class Log:
         if not isinstance(self.store, DatabaseStore):
             raise UnsupportedDatabase(self.url, "what is restored there ends with this process")
         return restore(self.store, Path(path), None if cache_dir is None else Path(cache_dir), model)
+
+
+def _ended(worker: Working, name: str, job: Job) -> tuple[str, Result]:
+    worker.wait(job.name)
+    return name, job.peek()
 
 
 def _chat(user: str | None, system: str | None, messages: Any) -> list[dict[str, str]]:

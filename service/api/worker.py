@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from ...fsm.errors import LostTenure
 from ..extras import extras_named
+
+LOOK_S: Final = 0.2
+"""How often it is looked whether a job has ended elsewhere."""
 
 if TYPE_CHECKING:
     from ...fsm.errors import Problem
+    from ...fsm.machine.state import State
+    from ...fsm.reading.emission import Emission
     from ...runtime.loop.worker import Worker
     from .log import Log
 
@@ -18,11 +26,14 @@ if TYPE_CHECKING:
 class Working:
     """A worker over all jobs of a log.
 
-    left   jobs that were left to others, with the reason: those that this process cannot run
+    left     jobs that were left to others, with the reason: those that this process cannot run
+    tokens   output tokens that this worker has made visible so far
     """
 
     def __init__(self, log: Log, cache_dir: Path | None, rebuild: str) -> None:
         self.left: dict[str, Problem] = {}
+        self.tokens = 0
+        self._news = threading.Event()
         self._log = log
         self._cache_dir = cache_dir
         self._rebuild = rebuild
@@ -38,6 +49,30 @@ class Working:
         """Return after the turn at hand, and give the jobs back as they stand. Safe in a signal handler."""
         if self._worker is not None:
             self._worker.stop()
+
+    def wait(self, job: str) -> None:
+        """Return when the job has ended, here or elsewhere.
+
+        Errors: why this process cannot run it, and what has ended this worker.
+        """
+        while not self._log.store.row(job).status.terminal:
+            if job in self.left:
+                raise self.left[job]
+            if self._running is not None and self._running.done():
+                self._running.result()
+                raise RuntimeError(f"the worker was stopped, and job {job} has not ended")
+            self._news.wait(LOOK_S)
+            self._news.clear()
+
+    def _see(self, job: str, emissions: Sequence[Emission], state: State) -> None:
+        self.tokens += sum(len(emission.tokens) for emission in emissions)
+        if state.ending is not None:
+            self._news.set()
+
+    def _hear(self, job: str, problem: Problem) -> None:
+        if not isinstance(problem, LostTenure):  # somebody else goes on with it
+            self.left[job] = problem
+            self._news.set()
 
     def __enter__(self) -> Self:
         self._thread = ThreadPoolExecutor(1, "decodelog worker")
@@ -63,7 +98,8 @@ class Working:
         self._worker = new_worker(
             log.store,
             log.models,
-            notice=self.left.__setitem__,
+            sink=self._see,
+            notice=self._hear,
             form=self._rebuild,
             pace=Pace(lanes_max=log.models.lanes),
             snapshots=self._cache_dir,

@@ -13,6 +13,7 @@ from ... import __version__
 from . import interrupts, standard, terminal
 from .commands import (
     audit,
+    batch,
     compare,
     db,
     demo,
@@ -60,6 +61,7 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     run.submit: ("decodelog submit --model smollm2-135m-instruct --chat chat.json --idempotency-key order-17",),
     fork.fork: ("decodelog fork 01a2 --at 12 --temperature 1.1 --seed 3",),
     run.resume: ("decodelog resume 01a2", "decodelog resume --all"),
+    batch.batch: ("decodelog batch requests.jsonl answers.jsonl --model smollm2-135m-instruct --lanes 16",),
     worker.worker: ("decodelog worker --drain --lanes 16",),
     jobs.jobs: ("decodelog jobs --json",),
     jobs.show: ("decodelog show 01a2 --json",),

@@ -29,7 +29,7 @@ ROOMS = {
     "fsm": ("errors", "request", "output", "evidence", "machine", "reading"),
     "runtime": ("caches", "text", "families", "model", "policy", "grammar", "loop"),
     "store": ("database", "log", "coordination", "appending", "retention", "memory", "archive", "reading"),
-    "service": ("streams", "jobs", "inspect", "archive", "retention", "api", "lab", "cli"),
+    "service": ("streams", "jobs", "inspect", "archive", "retention", "api", "batch", "lab", "cli"),
 }
 # Time, chance, the environment and other processes reach the core as arguments only.
 CHANCE_AND_TIME = {"datetime", "random", "secrets", "time", "uuid"}

@@ -1,0 +1,79 @@
+"""batch: a file of requests in, a file of answers out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...api.log import open as open_log
+from ...batch.run import Batch, Progress
+from .. import terminal
+from ..edge import FAILED, on_signals
+from . import options
+
+LANES = 8
+
+Source = Annotated[
+    Path, typer.Argument(metavar="IN.jsonl", help="Requests, in the form of OpenAI's batch files.", show_default=False)
+]
+Out = Annotated[
+    Path, typer.Argument(metavar="OUT.jsonl", help="Answers, one line for each request, in order.", show_default=False)
+]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME|DIR", help="For every line, whatever its body names.", show_default=False),
+]
+Lanes = Annotated[int, typer.Option("--lanes", min=1, max=1024, metavar="N", help="Jobs to run at a time.")]
+
+
+def batch(
+    source: Source,
+    out: Out,
+    model: Model = None,
+    lanes: Lanes = LANES,
+    snapshots: options.Snapshots = None,
+    db: options.Database = None,
+    json: options.Json = False,
+) -> None:
+    """Answer a file of requests; killed and started again, it goes on and writes each line exactly once.
+
+    Exits with 1 where a line was refused or its job failed; the line then says why.
+    """
+    started = time.monotonic()
+    with (
+        on_signals(),
+        open_log(db, lanes=lanes, say=terminal.warn) as log,
+        terminal.progress("reading the batch") as tell,
+    ):
+        run = Batch(log, source, out, model, snapshots)
+        progress = Progress(len(run.lines))
+        begun = None
+        for progress in run.run():
+            begun = progress.answered if begun is None else begun
+            tell(told(progress, begun, time.monotonic() - started))
+    if json:
+        terminal.write_json({"lines": progress.lines, "refused": progress.refused, "tokens": progress.tokens})
+    else:
+        terminal.say(told(progress, begun or 0, time.monotonic() - started), style="dim")
+    if progress.refused:
+        raise typer.Exit(FAILED)
+
+
+def told(progress: Progress, begun: int, elapsed_s: float) -> str:
+    """How far a batch is, how fast, and how long the rest takes at this pace."""
+    done, left = progress.answered - begun, progress.lines - progress.answered
+    text = f"{progress.answered} of {progress.lines} lines; {progress.tokens / max(elapsed_s, 1e-9):.0f} tokens/s"
+    if progress.refused:
+        text += f"; {progress.refused} refused"
+    if left and done:
+        text += f"; {_duration(left * elapsed_s / done)} left"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole} s" if minutes else f"{whole} s"

@@ -101,7 +101,7 @@ class Load:
                 envelope = seal(draft_from(dict(draft)), model.facts, model.runtime, model.text, 1)
                 admit_job(store, MODEL, job, envelope, None)
 
-    def working(self, url: str, form: str, snapshots: Path | None) -> Body:
+    def working(self, url: str, form: str, cache_dir: Path | None) -> Body:
         """Run all jobs to their ends, as `worker --drain` does."""
 
         def body(at: Reached, mark: Mark) -> None:
@@ -115,7 +115,7 @@ class Load:
                     refused.append(problem)
 
             with closing(open_real(url, at)) as store:
-                new_worker(store, self.models, read, notice, form, PACE, snapshots, at).run(drain=True)
+                new_worker(store, self.models, read, notice, form, PACE, cache_dir, at).run(drain=True)
             if refused:
                 raise refused[0]
 
@@ -152,7 +152,7 @@ def noted(notes: Path) -> list[tuple[int, str]]:
     return [(number, text) for number, text in map(json.loads, lines)]
 
 
-def sealing(url: str, snapshots: Path | None) -> Body:
+def sealing(url: str, cache_dir: Path | None) -> Body:
     """Seal all that has ended, and remove the caches that were left, as `sweep` does."""
 
     def body(at: Reached, mark: Mark) -> None:
@@ -163,7 +163,7 @@ def sealing(url: str, snapshots: Path | None) -> Body:
                 refused.append(done.problem)
 
         with closing(open_real(url, at)) as store:
-            sweep(store, 0, hear, snapshots if snapshots is not None and snapshots.exists() else None)
+            sweep(store, 0, hear, cache_dir if cache_dir is not None and cache_dir.exists() else None)
         if refused:
             raise refused[0]
 

@@ -38,11 +38,11 @@ def resume(rounds: int, note: Callable[[str], None]) -> Figures:
         prompt = tuple(place * 37 % 40_000 + 20 for place in range(TOKENS - OUTPUT + 1))
         draft = Draft(token_ids=prompt, max_new_tokens=2 * OUTPUT, ignore_eos=True)
         job = submit(store, model, MODEL, draft, now_ms()).job
-        snapshots = directory / "snapshots"
-        take_over(store, model, job, snapshots, turns=OUTPUT)
+        cache_dir = directory / "cache_dir"
+        take_over(store, model, job, cache_dir, turns=OUTPUT)
         turns = take_turns(
             {
-                "resume_tensors_ms": lambda: take_over(store, model, job, snapshots),
+                "resume_tensors_ms": lambda: take_over(store, model, job, cache_dir),
                 "resume_prefill_ms": lambda: take_over(store, model, job, None),
                 "prefill_ms": lambda: prefill_ms(model, TOKENS),
             },
@@ -52,9 +52,9 @@ def resume(rounds: int, note: Callable[[str], None]) -> Figures:
     return medians(turns) | {"resume_prefill_ratio": ratio}
 
 
-def take_over(store: Store, model: NativeModel, job: str, snapshots: Path | None, turns: int = 1) -> float:
+def take_over(store: Store, model: NativeModel, job: str, cache_dir: Path | None, turns: int = 1) -> float:
     """Claim the job as a new worker does, and turn; milliseconds. It then gives the job back."""
-    segments = None if snapshots is None else Segments(snapshots)
+    segments = None if cache_dir is None else Segments(cache_dir)
     worker = f"worker {time.monotonic_ns()}"
     begin = time.perf_counter()
     (claim,) = store.claim(worker, LEASE_MS, 1, [job])

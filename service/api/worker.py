@@ -102,7 +102,7 @@ class Working:
             notice=self._hear,
             form=self._rebuild,
             pace=Pace(lanes_max=log.models.lanes),
-            snapshots=self._cache_dir,
+            cache_dir=self._cache_dir,
             say=log.say,
         )
         return self._worker

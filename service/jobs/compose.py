@@ -29,11 +29,11 @@ def new_worker(
     notice: Notice | None = None,
     form: str = "prefill",
     pace: Pace = PACE,
-    snapshots: Path | None = None,
+    cache_dir: Path | None = None,
     at: Reached = unheard,
     say: Say = unsaid,
 ) -> Worker:
-    """A worker of this process under a fresh incarnation; it keeps its jobs' caches under `snapshots`, where given.
+    """A worker of this process under a fresh incarnation; it keeps its jobs' caches under `cache_dir`, where given.
 
     say   told when the database is waited for and when it is back, and that caches cannot be kept any more
     """
@@ -59,7 +59,7 @@ def new_worker(
         dead=dead_workers,
         form=form,
         pace=pace,
-        segments=None if snapshots is None else Segments(snapshots, say=say_not_kept),
+        segments=None if cache_dir is None else Segments(cache_dir, say=say_not_kept),
         at=at,
         told=say_waiting,
     )

@@ -26,18 +26,18 @@ def check_ended(rows: Sequence[JobRow]) -> None:
             raise JobNotEnded(row.job, row.status.value)
 
 
-def erase(log: SealableLog, job: str, snapshots: Path | None = None) -> Erased:
-    """Erase the content of one job, and before it the cache that was kept of it under `snapshots`.
+def erase(log: SealableLog, job: str, cache_dir: Path | None = None) -> Erased:
+    """Erase the content of one job, and before it the cache that was kept of it under `cache_dir`.
 
     What the database file still holds of it goes with `KeepsLogs.scrub`, once for many jobs.
     Errors: those of `KeepsLogs`, and CacheInUse where the cache cannot be removed; then the job is not erased.
     """
-    if snapshots is not None:
+    if cache_dir is not None:
         from ...runtime.caches.segment_files import discard
 
         row = log.row(job)
         check_ended([row])
-        discard(snapshots, binding(row))
+        discard(cache_dir, binding(row))
     return Erased(job, log.erase(job))
 
 

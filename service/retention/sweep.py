@@ -37,29 +37,29 @@ class Due(NamedTuple):
     uncache: list[str]
 
 
-def due(log: SealableLog, seal_after_ms: int | None, snapshots: Path | None = None) -> Due:
+def due(log: SealableLog, seal_after_ms: int | None, cache_dir: Path | None = None) -> Due:
     """Jobs whose content may not stay; of the others those that ended `seal_after_ms` ago (None: none), and caches."""
     gone = log.past_retention()
     going = set(gone)
     old = [] if seal_after_ms is None else log.unsealed(seal_after_ms)
-    left = [] if snapshots is None else left_over(log, snapshots)
+    left = [] if cache_dir is None else left_over(log, cache_dir)
     return Due(gone, *([job for job in jobs if job not in going] for jobs in (old, left)))
 
 
-def sweep(log: SealableLog, seal_after_ms: int | None, hear: Heard, snapshots: Path | None = None) -> bool:
+def sweep(log: SealableLog, seal_after_ms: int | None, hear: Heard, cache_dir: Path | None = None) -> bool:
     """Do what is due; `hear` is told each job. False where the bytes of what was erased could not be given up yet.
 
     A job that cannot be erased or sealed does not keep the others from it.
     """
-    found = due(log, seal_after_ms, snapshots)
-    scrubbed = erase_all(log, found.erase, hear, snapshots)
-    if snapshots is not None:
-        uncache_all(log, found.uncache, hear, snapshots)
+    found = due(log, seal_after_ms, cache_dir)
+    scrubbed = erase_all(log, found.erase, hear, cache_dir)
+    if cache_dir is not None:
+        uncache_all(log, found.uncache, hear, cache_dir)
     seal_all(log, found.seal, hear)
     return scrubbed
 
 
-def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Path | None = None) -> bool:
+def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, cache_dir: Path | None = None) -> bool:
     """Erase these jobs, and have the database give up the bytes of all that was erased; False where it cannot yet.
 
     `hear` is told each job, or why it was refused. The bytes may be those of an earlier erasure, whose command was
@@ -68,7 +68,7 @@ def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Pat
     try:
         for job in jobs:
             try:
-                done: Erased | Refused = erase(log, job, snapshots)
+                done: Erased | Refused = erase(log, job, cache_dir)
             except (Rejected, Defect) as problem:
                 done = Refused(job, "erase", problem)
             hear(done)
@@ -77,13 +77,13 @@ def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Pat
     return scrubbed
 
 
-def uncache_all(log: SealableLog, jobs: Iterable[str], hear: Heard, snapshots: Path) -> None:
+def uncache_all(log: SealableLog, jobs: Iterable[str], hear: Heard, cache_dir: Path) -> None:
     """Remove the caches of these jobs, which have ended; `hear` is told each, or why it was refused."""
     from ...runtime.caches.segment_files import discard
 
     for job in jobs:
         try:
-            discard(snapshots, binding(log.row(job)))
+            discard(cache_dir, binding(log.row(job)))
             done: Uncached | Refused = Uncached(job)
         except CacheInUse as problem:
             done = Refused(job, "uncache", problem)

@@ -94,7 +94,7 @@ def test_the_way_to_go_on_has_no_password() -> None:
     told = _resume_command("job-1", url, Path("kept here"))
     assert told == (
         "decodelog resume job-1 --db 'postgresql://ada:***@host/name?sslpassword=***&sslmode=require'"
-        " --snapshots 'kept here'"
+        " --cache-dir 'kept here'"
     )
     assert _resume_command("job-1", None, None) == "decodelog resume job-1"
 

@@ -154,7 +154,7 @@ def test_a_familys_name_erases_all_of_it_and_kept_caches_go_too(model: Path, sql
     for folder in folders:
         folder.mkdir(parents=True)
     family = rows[0].job.rpartition(".")[0]
-    erased = decodelog("erase", family, "--snapshots", tmp_path / "kept", "--json", db=sqlite_url).json["jobs"]
+    erased = decodelog("erase", family, "--cache-dir", tmp_path / "kept", "--json", db=sqlite_url).json["jobs"]
     assert [each["erased"] for each in erased] == [True, True]
     assert [row.erased_ms is not None for row in jobs(sqlite_url)] == [True, True, False]
     assert [folder.exists() for folder in folders] == [False, False, True]
@@ -213,7 +213,7 @@ def test_a_sweep_removes_the_caches_that_jobs_left_which_others_ended(
     for folder in (*folders, tmp_path / ("ab" * 32)):  # the last is another database's
         folder.mkdir()
         (folder / "rows").write_bytes(b"rows")
-    sweep = ("sweep", "--snapshots", tmp_path)
+    sweep = ("sweep", "--cache-dir", tmp_path)
     assert decodelog(*sweep, "--dry-run", db=sqlite_url).stdout == f"{ended} would be rid of its cache\n"
     assert decodelog(*sweep, "--json", db=sqlite_url).json["jobs"] == [{"job": ended, "uncached": True}]
     assert [folder.exists() for folder in folders] == [False, True]
@@ -350,14 +350,14 @@ def test_a_job_that_cannot_be_erased_is_named_and_the_others_are(
     names = (stuck, free) if command == ("erase",) else ()
     with monkeypatch.context() as patched:
         patched.setattr("os.unlink", refuse)
-        told = decodelog(*command, *names, "--snapshots", tmp_path / "kept", "--json", db=sqlite_url)
+        told = decodelog(*command, *names, "--cache-dir", tmp_path / "kept", "--json", db=sqlite_url)
     first, second = told.json["jobs"]
     assert (told.code, first["job"], first["refused"]["code"]) == (1, stuck, "cache_in_use")
     assert second == {"job": free, "erased": True}
     assert [each.erased_ms is None for each in jobs(sqlite_url)] == [True, False]
-    assert decodelog(*command, *names, "--snapshots", tmp_path / "kept", db=sqlite_url).code == 0
+    assert decodelog(*command, *names, "--cache-dir", tmp_path / "kept", db=sqlite_url).code == 0
     assert not folder.exists()
-    refused = decodelog(*command, *names, "--snapshots", tmp_path / "nothing", "--json", db=sqlite_url)
+    refused = decodelog(*command, *names, "--cache-dir", tmp_path / "nothing", "--json", db=sqlite_url)
     assert (refused.code, refused.error["code"]) == (2, "wrong_use")
 
 

@@ -29,7 +29,7 @@ class Life(NamedTuple):
 
 
 KILL, TERM, CTRL_C = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
-KEPT, BY_CALLS = ("--snapshots", "{}"), ("--rebuild", "reexecute")
+KEPT, BY_CALLS = ("--cache-dir", "{}"), ("--rebuild", "reexecute")
 
 LIVES = {
     "nothing kept": Life([KILL, TERM, CTRL_C], [(), (), (), BY_CALLS]),

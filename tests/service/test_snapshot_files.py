@@ -79,7 +79,7 @@ class Stage:
             if until is not None and state.frontier.output >= until:
                 workers[0].stop()
 
-        workers.append(new_worker(self.store, self.models, watch, snapshots=self.folder))
+        workers.append(new_worker(self.store, self.models, watch, cache_dir=self.folder))
         workers[0].run([job], drain=True)
 
     def take(self, job: str, out: Path, **how: Any) -> Any:
@@ -377,7 +377,7 @@ def test_the_commands_say_what_they_did(scripted, tmp_path, database_url):
         (("snapshot", "{job}", "--out", "{file}", "--form", "whole"), "pending-suffix, repaired"),
         (("snapshot", "{job}", "--out", "{file}", "--form", "repaired", "--no-tensors"), "has tensors"),
         (("snapshot", "{job}", "--out", "{file}", "--no-tensors", "--rebuild", "prefill"), "no row is brought back"),
-        (("snapshot", "{job}", "--out", "{file}", "--no-tensors", "--snapshots", "{file}.d"), "no row is brought back"),
+        (("snapshot", "{job}", "--out", "{file}", "--no-tensors", "--cache-dir", "{file}.d"), "no row is brought back"),
         (("snapshot", "{job}", "--out", "{file}", "--rebuild", "whole"), "it is prefill or reexecute"),
         (("snapshot", "{job}", "--out", "{file}", "--rebuild", ""), "it is prefill or reexecute"),
         (("snapshot", "nobody", "--out", "{file}"), "there is no job"),

@@ -34,11 +34,11 @@ def test_a_stopped_worker_is_followed_by_one_that_computes_nothing_again(store: 
         if state.frontier.output == 7:
             workers[0].stop()
 
-    workers.append(new_worker(store, models, stop_early, snapshots=folder))
+    workers.append(new_worker(store, models, stop_early, cache_dir=folder))
     workers[0].run([job], drain=True)
     assert not store.row(job).status.terminal
     assert list(folder.glob("*/*.safetensors"))
-    new_worker(store, models, snapshots=folder).run([job], drain=True)
+    new_worker(store, models, cache_dir=folder).run([job], drain=True)
     new_worker(store, models).run([whole], drain=True)
     done, expected = (transcript_of(store, name).result() for name in (job, whole))
     assert [(each["token"], each["logprob"]) for each in done["tokens"]] == [

@@ -34,7 +34,7 @@ def batch(
     out: Out,
     model: Model = None,
     lanes: Lanes = LANES,
-    snapshots: options.Snapshots = None,
+    cache_dir: options.CacheDir = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -48,7 +48,7 @@ def batch(
         open_log(db, lanes=lanes, say=terminal.warn) as log,
         terminal.progress("reading the batch") as tell,
     ):
-        run = Batch(log, source, out, model, snapshots)
+        run = Batch(log, source, out, model, cache_dir)
         progress = Progress(len(run.lines))
         begun = None
         for progress in run.run():

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ...retention.sweep import Due, Refused, Uncached
 
 _NAMES = typer.Argument(metavar="JOB", help="Names of jobs or families, or their beginnings.", show_default=False)
-_SNAPSHOTS = typer.Option(
-    "--snapshots",
+_CACHE_DIR = typer.Option(
+    "--cache-dir",
     metavar="DIR",
     exists=True,
     file_okay=False,
@@ -35,7 +35,7 @@ _SNAPSHOTS = typer.Option(
 )
 MaybeNames = Annotated[list[str] | None, _NAMES]
 Names = Annotated[list[str], _NAMES]
-Snapshots = Annotated[Path | None, _SNAPSHOTS]
+CacheDir = Annotated[Path | None, _CACHE_DIR]
 Every = Annotated[bool, typer.Option("--all", help="Every job that has ended.")]
 OlderThan = Annotated[
     str | None,
@@ -83,7 +83,7 @@ def erase(
     job: Names,
     yes: Yes = False,
     dry_run: DryRun = False,
-    snapshots: Snapshots = None,
+    cache_dir: CacheDir = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -104,7 +104,7 @@ def erase(
             confirm(store, job, jobs)
         told = stack.enter_context(Told(json))
         told.forks, told.scrubbed = forks_of(store, jobs), False
-        told.scrubbed = erase_all(store, jobs, told.hear, snapshots)
+        told.scrubbed = erase_all(store, jobs, told.hear, cache_dir)
 
 
 def confirm(log: EventLog, given: Sequence[str], jobs: Sequence[str]) -> None:
@@ -125,11 +125,11 @@ def confirm(log: EventLog, given: Sequence[str], jobs: Sequence[str]) -> None:
 def sweep(
     seal_after: SealAfter = None,
     dry_run: DryRun = False,
-    snapshots: Snapshots = None,
+    cache_dir: CacheDir = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Erase what is past its --retain, seal what ended long ago, remove what --snapshots has of ended jobs."""
+    """Erase what is past its --retain, seal what ended long ago, remove what --cache-dir has of ended jobs."""
     from ...retention.sweep import due
     from ...retention.sweep import sweep as sweep_jobs
 
@@ -137,10 +137,10 @@ def sweep(
     if not dry_run:
         with Told(json) as told, opened(db) as store:
             told.scrubbed = False
-            told.scrubbed = sweep_jobs(store, after_ms, told.hear, snapshots)
+            told.scrubbed = sweep_jobs(store, after_ms, told.hear, cache_dir)
         return
     with opened(db) as store:
-        found = due(store, after_ms, snapshots)
+        found = due(store, after_ms, cache_dir)
     tell_due(found, json)
 
 

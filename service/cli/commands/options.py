@@ -43,10 +43,10 @@ Rebuild = Annotated[
 ]
 
 
-Snapshots = Annotated[
+CacheDir = Annotated[
     Path | None,
     typer.Option(
-        "--snapshots",
+        "--cache-dir",
         metavar="DIR",
         file_okay=False,
         help="Keep the caches of running jobs here, so that a resume computes almost nothing again.",

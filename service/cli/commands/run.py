@@ -37,7 +37,7 @@ All = Annotated[bool, typer.Option("--all", help="Every job that has not ended."
 @takes_draft()
 def run(
     flags: DraftFlags,
-    snapshots: options.Snapshots = None,
+    cache_dir: options.CacheDir = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -48,7 +48,7 @@ def run(
         found, created = _submit(store, models, flags, draft)
         what = "family" if found.is_family else "job"
         terminal.say(f"{what if created else f'attached to {what}'} {found.name}", style="dim")
-        finish(store, models, found, db, json, snapshots=snapshots)
+        finish(store, models, found, db, json, cache_dir=cache_dir)
 
 
 @takes_draft()
@@ -72,7 +72,7 @@ def resume(
     job: options.MaybeJobOrFamily = None,
     every: All = False,
     rebuild: options.Rebuild = "prefill",
-    snapshots: options.Snapshots = None,
+    cache_dir: options.CacheDir = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -84,10 +84,10 @@ def resume(
         if job is not None:
             found = find(store, job)
             say_missing(found)
-            finish(store, _models(len(found.jobs)), found, db, json, form, snapshots)
+            finish(store, _models(len(found.jobs)), found, db, json, form, cache_dir)
         else:
             unfinished = [row.job for row in store.rows() if not row.status.terminal]
-            work(store, unfinished, json=json, drain=True, form=form, snapshots=snapshots)
+            work(store, unfinished, json=json, drain=True, form=form, cache_dir=cache_dir)
 
 
 def _models(jobs: int) -> Models:
@@ -110,7 +110,7 @@ def finish(
     db: str | None,
     json: bool,
     form: str = "prefill",
-    snapshots: Path | None = None,
+    cache_dir: Path | None = None,
 ) -> None:
     """Bring a job or a family to its end, with its text on standard output; a job that failed fails this process."""
     from ...streams.reading import transcript_of
@@ -123,7 +123,7 @@ def finish(
     started = time.monotonic()
     try:
         with on_signals():
-            _carry(store, models, found, json, form, snapshots)
+            _carry(store, models, found, json, form, cache_dir)
     except (ContentErased, DatabaseMoved):
         raise  # and nobody can go on with it
     except (Stopped, Exception) as end:
@@ -131,7 +131,7 @@ def finish(
         what = "stopped" if isinstance(end, Stopped) else "this process cannot go on"
         kept = "its jobs are" if found.is_family else "the job is"
         terminal.say(
-            f"{newline}{what}; {kept} kept. Go on with: {_resume_command(found.name, db, snapshots)}", style="yellow"
+            f"{newline}{what}; {kept} kept. Go on with: {_resume_command(found.name, db, cache_dir)}", style="yellow"
         )
         raise
     results = [transcript_of(store, job).result() for job in found.jobs]
@@ -149,7 +149,7 @@ def told(found: Found, results: list[dict[str, Any]]) -> dict[str, Any]:
     return {"family": found.name, "choices": results} if found.is_family else results[0]
 
 
-def _carry(store: Store, models: Models, found: Found, json: bool, form: str, snapshots: Path | None) -> None:
+def _carry(store: Store, models: Models, found: Found, json: bool, form: str, cache_dir: Path | None) -> None:
     from ...jobs.carry import carried
     from ..printer import Printer
 
@@ -157,7 +157,7 @@ def _carry(store: Store, models: Models, found: Found, json: bool, form: str, sn
     with terminal.progress("starting", shown=json or not sys.stdout.isatty()) as tell:
         printer = Printer(json, tell, len(found.jobs), _on_reader_gone(store, found.jobs))
         write = _headed(printer) if found.is_family else lambda job, each: printer(each)
-        with closing(carried(store, models, found.jobs, form, snapshots, terminal.warn)) as pieces:
+        with closing(carried(store, models, found.jobs, form, cache_dir, terminal.warn)) as pieces:
             for job, emission in pieces:
                 write(job, emission)
 
@@ -195,7 +195,7 @@ def say_missing(found: Found) -> None:
         )
 
 
-def _resume_command(name: str, db: str | None, snapshots: Path | None) -> str:
-    options = {"--db": None if db is None else redacted_url(db), "--snapshots": snapshots}
+def _resume_command(name: str, db: str | None, cache_dir: Path | None) -> str:
+    options = {"--db": None if db is None else redacted_url(db), "--cache-dir": cache_dir}
     given = [f" {option} {shlex.quote(str(value))}" for option, value in options.items() if value]
     return f"decodelog resume {name}{''.join(given)}"

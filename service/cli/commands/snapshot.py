@@ -50,7 +50,7 @@ Model = Annotated[
 Kept = Annotated[
     Path | None,
     typer.Option(
-        "--snapshots",
+        "--cache-dir",
         metavar="DIR",
         file_okay=False,
         help="Where caches of running jobs are kept: read for a snapshot, and filled by a restore.",
@@ -66,7 +66,7 @@ def snapshot(
     tensors: Tensors = True,
     force: Force = False,
     rebuild: Rebuild = None,
-    snapshots: Kept = None,
+    cache_dir: Kept = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -79,10 +79,10 @@ def snapshot(
         raise typer.BadParameter(f"it is one of {', '.join(FORMS)}", param_hint="--form")
     if form == REPAIRED and not tensors:
         raise typer.BadParameter("a repaired snapshot has tensors", param_hint="--no-tensors")
-    if not tensors and (rebuild is not None or snapshots is not None):
-        unused = "--snapshots" if rebuild is None else "--rebuild"
+    if not tensors and (rebuild is not None or cache_dir is not None):
+        unused = "--cache-dir" if rebuild is None else "--rebuild"
         raise typer.BadParameter("without tensors no row is brought back", param_hint=unused)
-    how = How(form, options.rebuild_form("prefill" if rebuild is None else rebuild), snapshots, force)
+    how = How(form, options.rebuild_form("prefill" if rebuild is None else rebuild), cache_dir, force)
     with opened(db) as store:
         name = find_job(store, job)
         check_writable(out, force)  # a model takes long to load
@@ -101,7 +101,7 @@ def snapshot(
 def restore(
     file: File,
     model: Model = None,
-    snapshots: Kept = None,
+    cache_dir: Kept = None,
     key: options.PublicKey = None,
     db: options.Database = None,
     json: options.Json = False,
@@ -116,7 +116,7 @@ def restore(
     with proven(file, wanted) as found, opened(db, create=True) as store:  # no database is made for a file that is none
         if not isinstance(store, DatabaseStore):
             raise UnsupportedDatabase("memory://", "what is restored there ends with this process")
-        done = bring(store, found, snapshots, model)
+        done = bring(store, found, cache_dir, model)
     with terminal.acknowledging(f"all {len(done)} jobs of {file} are in the database"):
         if json:
             terminal.write_json([each._asdict() for each in done])

@@ -35,7 +35,7 @@ def worker(
     drain: Drain = False,
     lanes: Lanes = LANES,
     rebuild: options.Rebuild = "prefill",
-    snapshots: options.Snapshots = None,
+    cache_dir: options.CacheDir = None,
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
@@ -43,7 +43,7 @@ def worker(
     form = options.rebuild_form(rebuild)
     with opened(db, create=True) as store:
         terminal.say("working; Ctrl-C ends after the step at hand and leaves unfinished jobs to others", style="dim")
-        work(store, json=json, drain=drain, form=form, lanes=lanes, snapshots=snapshots)
+        work(store, json=json, drain=drain, form=form, lanes=lanes, cache_dir=cache_dir)
 
 
 def work(
@@ -54,7 +54,7 @@ def work(
     drain: bool,
     form: str,
     lanes: int = LANES,
-    snapshots: Path | None = None,
+    cache_dir: Path | None = None,
 ) -> None:
     """Run `jobs`, or all there are. Exits with 1 where one failed or could not be run here, as Ctrl-C does with 130."""
     from ....runtime.loop.worker import Pace
@@ -62,7 +62,7 @@ def work(
 
     watch = Watch(json)
     worker = new_worker(
-        store, Models(home(), lanes), watch.see, watch.hear, form, Pace(lanes_max=lanes), snapshots, say=terminal.warn
+        store, Models(home(), lanes), watch.see, watch.hear, form, Pace(lanes_max=lanes), cache_dir, say=terminal.warn
     )
     stopped: list[int] = []
 

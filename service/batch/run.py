@@ -57,6 +57,7 @@ class Batch:
     cache_dir: Path | None = None
     lines: list[Line] = field(init=False)
     prefix: str = field(init=False)
+    progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
         """Read and check the whole file before anything is admitted.
@@ -69,6 +70,7 @@ class Batch:
             raise UnreadableInput(str(self.source), error.strerror or str(error)) from error
         self.prefix = f"batch/{sha256(raw).hexdigest()[:32]}/"
         self.lines = list(_lines(raw))
+        self.progress = Progress(len(self.lines))
 
     def run(self) -> Iterator[Progress]:
         """Answer every line that is not answered yet, and say after each how far it is.
@@ -76,8 +78,8 @@ class Batch:
         Errors: UnwritableOutput, the store's, and what keeps this process from running a job.
         """
         with _appending(self.out) as out:
-            done = _answered(out, self.lines, self.out)
-            progress = Progress(len(self.lines), done, 0)
+            progress = self.progress
+            progress.answered = done = _answered(out, self.lines, self.out)
             yield progress
             waiting: deque[tuple[Line, Job | Problem]] = deque()
             with self.log.worker(cache_dir=self.cache_dir) as worker:

@@ -132,11 +132,12 @@ def audit(log: AuditedLog, jobs: Sequence[str] | None = None, anchors: Anchors |
     return Report(sum(each.jobs for each in stored), events, faults, sealed=len(sealed), erased=len(erased))
 
 
-def verify(path: Path, key: PublicKey | None = None) -> Report:
+def verify(path: Path | str, key: PublicKey | None = None) -> Report:
     """The same of an exported file, and that the file itself is what was written. Errors: NotAnExport.
 
     key   whose signature it must have
     """
+    path = Path(path)
     try:
         if not path.is_file():
             raise NotAnExport(str(path), "it is no file")

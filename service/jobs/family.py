@@ -8,7 +8,7 @@ a name attaches to the job that has it, as a key does, where the request is the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...fsm.errors import SchemaViolation
 from ...fsm.ports import Store
@@ -16,9 +16,11 @@ from ...fsm.request.draft import Draft
 from ...fsm.request.edges import leaves_one_token
 from ...fsm.request.envelope import Envelope
 from ...fsm.request.seal import seal
-from ...runtime.model.port import Model
 from .naming import Found, check_key, family_of, job_name
 from .submit import Submitted, admit_job, check_grammar, fresh_seed, new_job_name, on_its_own_date, submit
+
+if TYPE_CHECKING:
+    from ...runtime.model.port import Model
 
 
 class Asked(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...fsm.errors import NoSuchStep, NotAdmissible
 from ...fsm.machine.events import Parent
@@ -13,10 +13,12 @@ from ...fsm.request.draft import draft_from
 from ...fsm.request.envelope import Envelope, admitted
 from ...fsm.request.seal import seal
 from ...fsm.request.transforms import Grammar
-from ...runtime.model.port import Model
 from ..streams.reading import transcript_of
 from .naming import check_key
 from .submit import Submitted, admit_job, check_grammar, fresh_seed, new_job_name
+
+if TYPE_CHECKING:
+    from ...runtime.model.port import Model
 
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "policy": (

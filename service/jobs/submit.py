@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ...fsm.errors import ContentErased, IdempotencyConflict
 from ...fsm.limits import SEED_MAX
@@ -17,8 +17,10 @@ from ...fsm.request.envelope import Envelope, admit, first_difference
 from ...fsm.request.names import check_model_name
 from ...fsm.request.seal import seal
 from ...fsm.request.transforms import Grammar
-from ...runtime.model.port import Model
 from .naming import check_key, choices_of, family_of
+
+if TYPE_CHECKING:
+    from ...runtime.model.port import Model
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import decodelog as package
 from decodelog.service.extras import EXTRA_OF
 
 # Imports fail as they do where the packages are not installed.
-WITHOUT_EXTRAS = f"""
+BLOCKED = f"""
 import sys
 
 class NotInstalled:
@@ -23,8 +23,19 @@ class NotInstalled:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, NotInstalled())
-from decodelog.__main__ import main
-main()
+"""
+WITHOUT_EXTRAS = f"{BLOCKED}\nfrom decodelog.__main__ import main\nmain()"
+
+READER = """
+import decodelog
+with decodelog.open(sys.argv[1]) as log:
+    job = log.job("@last")
+    assert job.audit().ok and job.result().text == "".join(piece.text for piece in job.stream())
+    print(job.explain(0), log.export(sys.argv[2]), decodelog.verify(sys.argv[2]).ok)
+    try:
+        list(log.submit(sys.argv[3], prompt="a").run())
+    except decodelog.errors.ExtraMissing as missing:
+        print(missing.extra)
 """
 
 
@@ -91,6 +102,17 @@ def test_what_needs_an_extra_names_it(
     assert done.returncode == 2
     assert "error[extra_missing]" in done.stderr
     assert f"pip install 'decodelog[{extra}]'" in done.stderr
+
+
+@pytest.mark.contract("API-1")
+def test_a_program_reads_and_proves_jobs_without_an_extra(
+    sqlite_url: str, job: str, short_model: Path, tmp_path: Path
+) -> None:
+    given = [sqlite_url, tmp_path / "logs.dlog", short_model]
+    done = subprocess.run(
+        [sys.executable, "-c", f"{BLOCKED}{READER}", *map(str, given)], capture_output=True, text=True
+    )
+    assert done.stdout.endswith("True\ntorch\n"), done.stderr
 
 
 def test_the_package_says_its_version_and_its_public_names() -> None:

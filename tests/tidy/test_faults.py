@@ -1,4 +1,4 @@
-"""docs/faults.md names tests that exist, at least one for each kind of fault."""
+"""The pages of docs/ name tests that exist, and docs/faults.md at least one for each kind of fault."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent.parent
 TEXT = (TESTS.parent / "docs/faults.md").read_text("utf-8")
+PAGES = sorted(path for path in (TESTS.parent / "docs").rglob("*.md") if path.stem != "README")
 NAMED = re.compile(r"`(test_\w+)::(test_\w+)`(?: \"([^\"]+)\")?")
 SOURCES = {path.stem: path.read_text("utf-8") for path in TESTS.rglob("test_*.py")}
 
@@ -27,9 +30,10 @@ def test_every_kind_of_fault_has_a_reason_and_a_test() -> None:
         assert NAMED.sub("", tests).replace(",", "").strip() == "", tests
 
 
-def test_every_test_that_is_named_exists_and_is_of_this_tree() -> None:
-    named = NAMED.findall(TEXT)
-    assert named
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = NAMED.findall(page.read_text("utf-8"))
+    assert bool(named) is (page.parent.name == "design" or page.stem == "faults")
     for module, test, case in named:
         functions = {node.name for node in ast.walk(ast.parse(SOURCES[module])) if isinstance(node, ast.FunctionDef)}
         assert test in functions, f"{module}::{test}"

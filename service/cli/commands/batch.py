@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...api.log import open as open_log
-from ...batch.run import Batch, Progress
 from .. import terminal
 from ..edge import FAILED, on_signals
 from . import options
+
+if TYPE_CHECKING:
+    from ...batch.run import Progress
 
 LANES = 8
 
@@ -42,6 +43,9 @@ def batch(
 
     Exits with 1 where a line was refused or its job failed; the line then says why.
     """
+    from ...api.log import open as open_log
+    from ...batch.run import Batch
+
     started = time.monotonic()
     with (
         on_signals(),
@@ -49,9 +53,8 @@ def batch(
         terminal.progress("reading the batch") as tell,
     ):
         run = Batch(log, source, out, model, cache_dir)
-        progress = Progress(len(run.lines))
-        begun = None
-        for progress in run.run():
+        progress, begun = run.progress, None
+        for _ in run.run():
             begun = progress.answered if begun is None else begun
             tell(told(progress, begun, time.monotonic() - started))
     if json:

@@ -51,6 +51,7 @@ run --model MODEL --prompt Go --json
 resume JOB
 resume --all
 worker --drain
+batch BATCH ANSWERS --model MODEL
 seal JOB
 sweep --dry-run
 sweep
@@ -58,7 +59,7 @@ erase JOB
 """.strip().splitlines()
 
 # What says nothing on standard output, here.
-SILENT = {"sweep", "sweep --dry-run", "worker --drain", "resume --all"}
+SILENT = {"sweep", "sweep --dry-run", "worker --drain", "resume --all", "batch BATCH ANSWERS --model MODEL"}
 # What goes on without a reader, and has then done what it was to do.
 GOES_ON = {"restore EXPORT", "fork JOB --at 3", "submit --model MODEL --prompt Go", "run --model MODEL --prompt Go",
            "resume JOB"}  # fmt: skip
@@ -69,6 +70,10 @@ def test_no_command_minds_how_its_streams_are(short_model: Path, sqlite_url: str
     """Every command, with each stream as it may be found; what was asked for is done, and told where it can be."""
     job = decodelog("run", "--model", short_model, "--prompt", "Go", "--json", db=sqlite_url).json["job"]
     words = {"JOB": job, "MODEL": str(short_model), "EXPORT": str(tmp_path / "x"), "SNAPSHOT": str(tmp_path / "s")}
+    body = {"model": "m", "prompt": "Go", "max_tokens": 1}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
+    (tmp_path / "batch.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    words |= {"BATCH": str(tmp_path / "batch.jsonl"), "ANSWERS": str(tmp_path / "answers.jsonl")}
     commands = [[words.get(word, word) for word in line.split()] for line in COMMANDS]
     assert {line.split()[0] for line in COMMANDS} >= set(get_command(app).commands)  # type: ignore[attr-defined]
     given = environment(DECODELOG_DB=sqlite_url, DECODELOG_HOME=str(tmp_path))

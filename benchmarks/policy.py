@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from measuring import Figures, median_ratio, medians, take_turns
 from scripted import one_thread
 from transformers import (
+    LogitsProcessor,
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
@@ -20,7 +22,7 @@ from transformers import (
 
 from decodelog.runtime.policy.decide import decide
 from decodelog.runtime.policy.history import History
-from decodelog.runtime.policy.kinds import LogitBias, RepetitionPenalty, Temperature, TopK, TopP
+from decodelog.runtime.policy.kinds import LogitBias, RepetitionPenalty, Temperature, TopK, TopP, Transform
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
 
@@ -51,7 +53,7 @@ def policy(rounds: int, note: Callable[[str], None]) -> Figures:
     return figures
 
 
-def sides_of(pairs: tuple) -> tuple[Callable[[], float], Callable[[], float]]:
+def sides_of(pairs: Sequence[tuple[Transform, LogitsProcessor]]) -> tuple[Callable[[], float], Callable[[], float]]:
     """Both sides, warm, on the same rows and the same tokens before them: milliseconds for all rows."""
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(rng.normal(scale=3, size=(ROWS, VOCABULARY)).astype(np.float32))
@@ -59,7 +61,7 @@ def sides_of(pairs: tuple) -> tuple[Callable[[], float], Callable[[], float]]:
     plan = Plan("sample", tuple(transform for transform, _ in pairs))
     pasts = [History.of(plan, text.tolist()) for text in before]
     scores, processors = Logits(rows, VocabularyAxis(VOCABULARY, "bench")), LogitsProcessorList(p for _, p in pairs)
-    ids = torch.from_numpy(before)
+    ids = cast(torch.LongTensor, torch.from_numpy(before))
 
     def mine() -> float:
         return spent(lambda: decide(scores, [plan] * ROWS, [0.37] * ROWS, pasts=pasts))

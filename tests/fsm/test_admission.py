@@ -89,7 +89,7 @@ def test_the_ladder_is_the_contracts_order() -> None:
 @pytest.mark.contract("ENV-6")
 def test_a_sound_envelope_is_admitted() -> None:
     check(admitted(full()), FACTS)
-    plain = {"output.extras": []}
+    plain: dict[str, Any] = {"output.extras": []}
     check(admitted(changed(full(), {**GREEDY, **plain})), FACTS)
     check(admitted(changed(full(), {"position_visibility.context_tokens_max": 4, **plain})), FACTS)
 
@@ -103,11 +103,12 @@ def test_each_rung_refuses_its_fault(name: str, changes: dict[str, Any]) -> None
         assert failing({**tiny, "policy.logprobs_top": 10}, dataclasses.replace(FACTS, vocabulary_size=10)) is None
     elif name == "special_ids_in_vocabulary":
         for kind in ("eos_ids", "bos_id", "pad_id"):
-            of_kind = {"eos_ids": [2, 300], "bos_id": 300, "pad_id": 300}[kind]
+            of_kind: Any = {"eos_ids": [2, 300], "bos_id": 300, "pad_id": 300}[kind]
             stated = {f"text_interface.{kind}": of_kind}
             if kind == "eos_ids":
                 stated["termination.eos_ids"] = of_kind
-            facts = dataclasses.replace(FACTS, **{kind: tuple(of_kind) if isinstance(of_kind, list) else of_kind})
+            known: dict[str, Any] = {kind: tuple(of_kind) if isinstance(of_kind, list) else of_kind}
+            facts = dataclasses.replace(FACTS, **known)
             assert failing(stated, facts) == name
             assert failing(stated, dataclasses.replace(facts, vocabulary_size=301)) == "text_interface.vocabulary_size"
     else:
@@ -185,8 +186,9 @@ def test_a_process_with_other_facts_refuses_unless_the_class_admits_it(
 @pytest.mark.contract("ENV-9")
 @pytest.mark.parametrize("fact", ["checkpoint_sha256", "config_sha256", "tokenizer_sha256", "template_sha256"])
 def test_a_worker_with_another_artifact_refuses(fact: str) -> None:
+    other: dict[str, Any] = {fact: "9" * 64}
     with pytest.raises(NotAdmissible) as caught:
-        check(admitted(full()), dataclasses.replace(FACTS, **{fact: "9" * 64}))
+        check(admitted(full()), dataclasses.replace(FACTS, **other))
     assert caught.value.check.endswith(fact)
 
 

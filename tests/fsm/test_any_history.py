@@ -72,7 +72,8 @@ class AnyHistory(RuleBasedStateMachine):
             assert self.state.spec.repaired
             self.live.do(CloseRequest(self.state.due[0]))
             return
-        self.live.do({Step.CALL: call(self.state), Step.DECIDE: choice, Step.COMMIT: CommitOutput()}[owed])
+        commands: dict[Step, Command] = {Step.CALL: call(self.state), Step.DECIDE: choice, Step.COMMIT: CommitOutput()}
+        self.live.do(commands[owed])
         self.decisions += [choice] if owed is Step.DECIDE else []
 
     @live
@@ -287,7 +288,9 @@ def search(decisions: list[IssueDecision], spec: Spec) -> Whole:
 
 @pytest.mark.contract("FSM-7", "OUT-2")
 @given(requests, st.lists(choices, min_size=12, max_size=12))
-def test_a_job_shows_one_decode_of_its_bytes_cut_at_the_stop_that_completed_first(options, decisions):
+def test_a_job_shows_one_decode_of_its_bytes_cut_at_the_stop_that_completed_first(
+    options: dict[str, Any], decisions: list[IssueDecision]
+) -> None:
     live = Live.admit(**options)
     crank(live, lambda step: decisions[step])
     check_text(live, decisions)

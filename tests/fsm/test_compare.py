@@ -89,7 +89,7 @@ def test_the_first_level_that_differs_is_the_verdict(facts: dict[str, Any], leve
 
 def test_another_prompt_or_another_policy_is_a_difference_at_the_first_step() -> None:
     assert verdict(live(), live(prompt=[1, 40, 42])) == (0, "state", "prompt")
-    sampled = {"policy.family": "sample", "policy.transforms": [{"kind": "temperature", "value": 1.0}]}
+    sampled: dict[str, Any] = {"policy.family": "sample", "policy.transforms": [{"kind": "temperature", "value": 1.0}]}
     assert verdict(live(), live(**sampled)) == (0, "policy", "family")
 
 

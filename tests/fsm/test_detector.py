@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -46,7 +48,7 @@ CALLS = [
 ]
 
 
-def run(text: bytes, sizes: list[int], *detectors: dict, **options) -> Live:
+def run(text: bytes, sizes: list[int], *detectors: dict[str, str], **options: Any) -> Live:
     """One job whose tokens are the pieces of `text`."""
     pieces, at = [], 0
     for size in [*sizes, *[7] * len(text)]:
@@ -61,14 +63,16 @@ def run(text: bytes, sizes: list[int], *detectors: dict, **options) -> Live:
 
 
 @given(st.sampled_from(VALUES), st.lists(st.integers(1, 4), max_size=12))
-def test_the_text_ends_with_the_first_whole_value_however_it_is_cut_into_tokens(case, sizes):
+def test_the_text_ends_with_the_first_whole_value_however_it_is_cut_into_tokens(
+    case: tuple[str, str, bool], sizes: list[int]
+) -> None:
     text, shown, whole = case
     check(run(text.encode(), sizes, JSON), shown, whole)
 
 
 @given(st.sampled_from(CALLS), st.lists(st.integers(1, 4), max_size=12))
 @example(CALLS[4], [9])
-def test_the_text_ends_with_the_first_whole_tool_call(case, sizes):
+def test_the_text_ends_with_the_first_whole_tool_call(case: tuple[str, str, bool], sizes: list[int]) -> None:
     text, shown, whole = case
     check(run(text.encode(), sizes, CALL), shown, whole)
 
@@ -81,16 +85,16 @@ def check(live: Live, shown: str, whole: bool) -> None:
     assert fold_all(live.events) == live.state
 
 
-def test_a_tool_call_without_a_closing_marker_ends_with_its_value():
+def test_a_tool_call_without_a_closing_marker_ends_with_its_value() -> None:
     assert run(b'[CALL] {"a": 1}, x', [], BARE).transcript.text == '[CALL] {"a": 1}'
 
 
-def test_of_several_detectors_the_first_to_complete_counts():
+def test_of_several_detectors_the_first_to_complete_counts() -> None:
     assert run(b"[1] <call>{}</call>", [19], CALL, JSON).transcript.text == "[1]"
     assert run(b"<call>{}</call>[1]", [18], BARE, CALL).transcript.text == "<call>{}</call>"
 
 
-def test_hidden_markers_count_and_other_hidden_tokens_are_no_part_of_the_text():
+def test_hidden_markers_count_and_other_hidden_tokens_are_no_part_of_the_text() -> None:
     script = [(b"<call>", True), (b'{"a', False), (b"<x>", True), (b'": 1}', False), (b"</call>", True)]
     live = Live.admit(**{"termination.detectors": [CALL]}, max_new=5)
     crank(live, lambda step: decision(50 + step, *script[step]))
@@ -109,28 +113,32 @@ def test_hidden_markers_count_and_other_hidden_tokens_are_no_part_of_the_text():
         ("a{}", "}b", "a{}", ["structured_complete", "length"], True),  # held back, and flushed
     ],
 )
-def test_a_stop_string_in_the_token_that_completes_the_value(text, stop, shown, triggers, whole):
+def test_a_stop_string_in_the_token_that_completes_the_value(
+    text: str, stop: str, shown: str, triggers: list[str], whole: bool
+) -> None:
     live = run(text.encode(), [len(text)], JSON, stop=[stop])
     result = live.transcript.result()
     assert (result["text"], result["structure_complete"]) == (shown, whole)
     assert [reason.value for reason in live.state.due] == triggers
 
 
-def test_a_value_before_the_least_number_of_tokens_does_not_count():
+def test_a_value_before_the_least_number_of_tokens_does_not_count() -> None:
     assert run(b"{}[1]{}[2]", [2, 3, 2, 3], JSON, min_new=3).transcript.text == "{}[1]{}"
     assert run(b"{}[1]{}[2]", [5, 5], JSON, min_new=2).transcript.text == "{}[1]{}"
 
 
 @pytest.mark.contract("FSM-7")
-def test_a_value_that_completes_on_the_last_allowed_token_is_a_stop():
+def test_a_value_that_completes_on_the_last_allowed_token_is_a_stop() -> None:
     live = run(b"{}", [1, 1], JSON)
+    assert live.state.ending is not None
     assert live.state.ending.finish is FinishReason.STRUCTURED_COMPLETE
     assert live.state.due == (FinishReason.STRUCTURED_COMPLETE, FinishReason.LENGTH)
+    assert live.state.structure is not None
     assert live.state.structure.standing is Standing.TERMINATED
 
 
 @given(st.lists(st.sampled_from([b"<call>", b"</call>", b"{", b"}", b"<", b" ", b'"', b"x"]), max_size=12))
-def test_every_split_leads_to_the_same_place(parts):
+def test_every_split_leads_to_the_same_place(parts: list[bytes]) -> None:
     text = b"".join(parts)
     for detector in (JsonDetector(), ToolCallDetector.of("<call>", "</call>"), ToolCallDetector.of("<call>", "")):
         whole, end = detector.feed(SEEKING, text)
@@ -143,12 +151,12 @@ def test_every_split_leads_to_the_same_place(parts):
             assert (tail, None if second is None else cut + second) == (whole, end)
 
 
-def test_a_closing_marker_that_begins_with_a_blank_is_refused():
+def test_a_closing_marker_that_begins_with_a_blank_is_refused() -> None:
     with pytest.raises(SchemaViolation, match="blank"):
         Live.admit(**{"termination.detectors": [{"kind": "tool_call", "begin": "a", "end": "\nb"}]})
 
 
-def test_a_job_without_detectors_says_nothing_of_structure():
+def test_a_job_without_detectors_says_nothing_of_structure() -> None:
     live = Live.admit(max_new=1)
     live.turn(50, b"{}")
     assert "structure_complete" not in live.transcript.result()

@@ -31,19 +31,19 @@ def stream(tokens: list[bytes]) -> list[str]:
 
 
 @given(pieces)
-def test_joined_deltas_equal_one_decode_of_all_bytes(tokens):
+def test_joined_deltas_equal_one_decode_of_all_bytes(tokens: list[bytes]) -> None:
     assert "".join(stream(tokens)) == b"".join(tokens).decode("utf-8", "replace")
 
 
 @given(pieces)
-def test_no_delta_is_ever_taken_back(tokens):
+def test_no_delta_is_ever_taken_back(tokens: list[bytes]) -> None:
     for count in range(len(tokens) + 1):
         shown = "".join(stream(tokens)[:count])
         assert b"".join(tokens).decode("utf-8", "replace").startswith(shown)
 
 
 @given(pieces)
-def test_at_most_three_bytes_wait_and_only_while_they_can_still_become_a_character(tokens):
+def test_at_most_three_bytes_wait_and_only_while_they_can_still_become_a_character(tokens: list[bytes]) -> None:
     pending = b""
     for token in tokens:
         _, pending = decode(pending, token)
@@ -61,7 +61,7 @@ def is_character(data: bytes) -> bool:
 
 
 @given(st.text(max_size=20))
-def test_well_formed_text_is_never_replaced_and_each_character_comes_with_its_last_byte(text):
+def test_well_formed_text_is_never_replaced_and_each_character_comes_with_its_last_byte(text: str) -> None:
     deltas = stream([bytes([byte]) for byte in text.encode()])
     assert deltas[-1] == ""
     ends = [len(text[:count].encode()) for count in range(1, len(text) + 1)]
@@ -87,39 +87,39 @@ TABLE = """
 
 
 @pytest.mark.parametrize("row", TABLE.strip().splitlines()[1:])
-def test_each_maximal_ill_formed_subpart_becomes_one_replacement(row):
+def test_each_maximal_ill_formed_subpart_becomes_one_replacement(row: str) -> None:
     *numbers, text = row.split()
     data = bytes.fromhex("".join(numbers))
     assert "".join(stream([data])) == text
     assert "".join(stream([bytes([byte]) for byte in data])) == text
 
 
-def test_half_an_emoji_is_never_shown():
+def test_half_an_emoji_is_never_shown() -> None:
     """The delta stays empty until the character is complete."""
     face = "\N{GRINNING FACE}".encode()
     assert stream([face[:1], face[1:2], face[2:]]) == ["", "", "\N{GRINNING FACE}", ""]
 
 
-def test_a_long_stream_of_fragments_stays_bounded_and_correct():
+def test_a_long_stream_of_fragments_stays_bounded_and_correct() -> None:
     """Many tokens in a row that yield no text, then text, for as long as one likes."""
     tokens = [bytes([byte]) for byte in "\N{GRINNING FACE}\N{EURO SIGN}a".encode()] * 3000
     deltas = stream(tokens)
     assert "".join(deltas) == "\N{GRINNING FACE}\N{EURO SIGN}a" * 3000
 
 
-def test_an_ill_formed_byte_is_replaced_once_and_later_text_does_not_reopen_it():
+def test_an_ill_formed_byte_is_replaced_once_and_later_text_does_not_reopen_it() -> None:
     """A lone continuation byte or an unfinished lead byte, then a space, then a multi-byte token."""
     assert stream([b"\x9f", b" ", "\N{EURO SIGN}".encode()]) == ["�", " ", "\N{EURO SIGN}", ""]
     assert stream([b"\xf0\x9f", b" ", "\N{EURO SIGN}".encode()]) == ["", "� ", "\N{EURO SIGN}", ""]
 
 
-def test_characters_of_byte_tokens_each_come_once_with_their_last_byte():
+def test_characters_of_byte_tokens_each_come_once_with_their_last_byte() -> None:
     """Three byte tokens, an ordinary character, then three and three."""
     tokens = [bytes([byte]) for byte in "你".encode()] + ["好".encode()] + [bytes([byte]) for byte in "世界".encode()]
     assert stream(tokens) == ["", "", "你", "好", "", "", "世", "", "", "界", ""]
 
 
-def test_a_leading_space_survives_at_every_window():
+def test_a_leading_space_survives_at_every_window() -> None:
     """No window start strips a space, since no window exists."""
     words = [b"LL", b"Ms", b".", b" It", b" is"]
     for split in range(len(words)):
@@ -128,7 +128,7 @@ def test_a_leading_space_survives_at_every_window():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_ten_thousand_random_tokens(seed):
+def test_ten_thousand_random_tokens(seed: int) -> None:
     """A random vocabulary with halves of characters, and every id sequence over it."""
     rng = np.random.default_rng(seed)
     text = ("aé€😀 " * 200).encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from envelope_examples import FACTS, RUNTIME
@@ -15,7 +15,7 @@ from decodelog.fsm.request.seal import seal
 from decodelog.fsm.request.transforms import SEALED_ORDER, OneTransform, Transform
 
 NUMBERS = {
-    kind.model_fields["kind"].annotation.__args__[0]: name
+    get_args(kind.model_fields["kind"].annotation)[0]: name
     for kind in SEALED_ORDER
     for name, field in kind.model_fields.items()
     if field.annotation in (int, float)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ from decodelog.fsm import limits
 from decodelog.fsm.errors import LimitExceeded
 from decodelog.fsm.request.envelope import admitted
 
+ENTRIES: list[tuple[str, str, Callable[[int], dict[str, int]]]] = [
+    ("logit_bias", "biases", lambda id: {"token_id": id, "bias": 1}),
+    ("forced_tokens", "tokens", lambda id: {"token_id": 1, "step": id}),
+]
 # path | what reaches its bound | what exceeds it | name of the limit
 OF_TRANSFORMS: list[tuple[dict[str, Any], str, Any, Any, str]] = [
     ({"kind": "min_p"}, "p", 1, 1.0001, "p"),
@@ -28,10 +33,7 @@ OF_TRANSFORMS: list[tuple[dict[str, Any], str, Any, Any, str]] = [
             [entry(id) for id in range(1025)],
             f"{name} (elements)",
         )
-        for kind, name, entry in (
-            ("logit_bias", "biases", lambda id: {"token_id": id, "bias": 1}),
-            ("forced_tokens", "tokens", lambda id: {"token_id": 1, "step": id}),
-        )
+        for kind, name, entry in ENTRIES
     ),
 ]
 BOUNDS: list[tuple[str, Any, Any, str]] = [

@@ -23,7 +23,7 @@ def test_every_leaf_of_a_grammar_and_a_detector_is_part_of_the_identity() -> Non
     base = changed(plain(), copy.deepcopy(STRUCTURED))
     envelope = admitted(base)
     assert admit(envelope.canonical_bytes()) == envelope
-    others = [
+    others: list[dict[str, Any]] = [
         {"policy.transforms[0].source": '{"a":1,"type":"object"}'},
         {"policy.transforms[0].language": "regex"},
         {"termination.detectors[1].begin": "<u>"},

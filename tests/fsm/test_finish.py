@@ -44,7 +44,9 @@ def test_of_two_triggers_the_one_declared_first_is_the_reason(higher: FinishReas
 
 
 @given(st.sets(st.sampled_from(FinishReason)), st.permutations(list(FinishReason)))
-def test_every_trigger_that_held_is_recorded_once_in_the_declared_order(held, order):
+def test_every_trigger_that_held_is_recorded_once_in_the_declared_order(
+    held: set[FinishReason], order: list[FinishReason]
+) -> None:
     ranked = rank(held, order)
     assert sorted(ranked) == sorted(held)
     assert [order.index(reason) for reason in ranked] == sorted(order.index(reason) for reason in held)
@@ -54,7 +56,7 @@ COMMITTED = (STOP_STRING, STOP_TOKEN, END, LENGTH, CONTEXT_LIMIT)
 HELD = [held for size in range(1, 6) for held in combinations(COMMITTED, size)]
 
 
-def last_token(held: tuple[FinishReason, ...], **options: object) -> Live:
+def last_token(held: tuple[FinishReason, ...], **options: Any) -> Live:
     """A job whose second token, not yet committed, makes exactly these reasons hold."""
     live = Live.admit(
         prompt=[1, 40],
@@ -71,7 +73,9 @@ def last_token(held: tuple[FinishReason, ...], **options: object) -> Live:
 
 
 @pytest.mark.parametrize("held", HELD, ids=lambda held: "+".join(held))
-def test_every_set_of_triggers_of_one_commit_is_recorded_and_its_first_is_the_reason(held):
+def test_every_set_of_triggers_of_one_commit_is_recorded_and_its_first_is_the_reason(
+    held: tuple[FinishReason, ...],
+) -> None:
     live = last_token(held)
     live.do(CommitOutput())
     assert live.state.ending == Ending(held[0])
@@ -81,14 +85,16 @@ def test_every_set_of_triggers_of_one_commit_is_recorded_and_its_first_is_the_re
 
 @pytest.mark.parametrize("held", HELD, ids=lambda held: "+".join(held))
 @pytest.mark.parametrize("interruption", [CANCELLED, TIMEOUT])
-def test_an_interruption_that_meets_a_finished_commit_is_ranked_with_it(interruption, held):
+def test_an_interruption_that_meets_a_finished_commit_is_ranked_with_it(
+    interruption: FinishReason, held: tuple[FinishReason, ...]
+) -> None:
     due = transition(last_token(held).state, CommitOutput()).states[0]
     ended = transition(due, CloseRequest(interruption)).state
     assert (finish(ended), ended.due) == (interruption, (interruption, *held))
 
 
 @pytest.mark.parametrize("held", HELD, ids=lambda held: "+".join(held))
-def test_a_request_can_declare_another_order(held):
+def test_a_request_can_declare_another_order(held: tuple[FinishReason, ...]) -> None:
     order = [reason.value for reason in reversed(FinishReason)]
     live = last_token(held, order=order)
     due = transition(live.state, CommitOutput()).states[0]
@@ -137,7 +143,7 @@ def test_a_stop_that_is_one_byte_short_on_the_last_allowed_token_is_a_length_and
 
 @pytest.mark.parametrize("token", [EOS, 9], ids=["eos", "stop id"])
 def test_before_the_least_number_of_tokens_only_the_limits_end_a_job(token: int) -> None:
-    options = {"stop_ids": [9], "stop": ["!"], "min_new": 3}
+    options: dict[str, Any] = {"stop_ids": [9], "stop": ["!"], "min_new": 3}
     live = Live.admit(**options)
     for _ in range(2):
         live.turn(token, b"!")
@@ -210,7 +216,9 @@ def test_a_context_of_two_takes_a_prompt_of_one_and_exactly_two_outputs() -> Non
 
 @pytest.mark.contract("FSM-3", "FSM-8")
 @given(st.integers(1, 6), st.integers(0, 5), st.integers(1, 12))
-def test_the_context_and_the_budget_end_a_job_at_the_same_count_that_was_reserved(prompt, room, budget):
+def test_the_context_and_the_budget_end_a_job_at_the_same_count_that_was_reserved(
+    prompt: int, room: int, budget: int
+) -> None:
     live = Live.admit(context=prompt + room, prompt=[1] * prompt, max_new=budget)
     crank(live, lambda step: decision(50 + step))
     outputs = min(budget, room + 1)

@@ -101,8 +101,9 @@ def others(value: Any) -> Iterator[Any]:
         case None:
             yield 0.5
         case tuple() if hasattr(value, "_fields"):
-            for name in value._fields:
-                yield from (value._replace(**{name: other}) for other in others(getattr(value, name)))
+            named: Any = value
+            for name in named._fields:
+                yield from (named._replace(**{name: other}) for other in others(getattr(value, name)))
         case tuple():
             for place, item in enumerate(value):
                 yield from ((*value[:place], other, *value[place + 1 :]) for other in others(item))
@@ -180,6 +181,7 @@ def decided_state() -> State:
 
 
 BEFORE = decided_state()
+assert BEFORE.receipt is not None
 D = b"d" * 16
 SCANS = [Scan(), Scan(1), Scan(run=1), Scan(partial=b"a"), Scan(key=b""), Scan(key=b"k"), Scan(opened=(None,))]
 SCANS += [Scan(opened=opened) for opened in [((),), ((D,),), ((D, D),), ((D,), ()), ((D,), (D,)), ((D,), None)]]

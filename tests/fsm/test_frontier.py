@@ -18,7 +18,9 @@ prompts = st.integers(1, 100)
 
 
 @given(counts, counts, counts, counts, st.sampled_from(Suffix))
-def test_exactly_balanced_frontiers_with_a_true_tag_pass(prompt, output, processed, unprocessed, suffix):
+def test_exactly_balanced_frontiers_with_a_true_tag_pass(
+    prompt: int, output: int, processed: int, unprocessed: int, suffix: Suffix
+) -> None:
     frontier = Frontier(prompt, output, processed, unprocessed, suffix)
     if processed + unprocessed == prompt + output and (unprocessed == 0) == (suffix is EMPTY):
         assert frontier.checked() is frontier
@@ -36,7 +38,9 @@ def test_a_negative_count_is_refused_even_where_the_sum_is_right(frontier: Front
 
 
 @given(prompts, st.integers(0, 20), st.booleans())
-def test_one_token_is_unprocessed_after_each_commit_and_none_after_each_call(prompt, outputs, called):
+def test_one_token_is_unprocessed_after_each_commit_and_none_after_each_call(
+    prompt: int, outputs: int, called: bool
+) -> None:
     frontier = Frontier.admitted(prompt)
     assert frontier == (prompt, 0, 0, prompt, PENDING)
     frontier = frontier.after_call(prompt, prompt)
@@ -52,7 +56,7 @@ def test_one_token_is_unprocessed_after_each_commit_and_none_after_each_call(pro
 
 
 @given(prompts, st.integers(-3, 103), st.integers(-3, 103))
-def test_a_call_that_processed_or_left_anything_else_is_refused(prompt, processed, lanes):
+def test_a_call_that_processed_or_left_anything_else_is_refused(prompt: int, processed: int, lanes: int) -> None:
     frontier = Frontier.admitted(prompt)
     if (processed, lanes) == (prompt, prompt):
         assert frontier.after_call(processed, lanes).processed == prompt

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -100,7 +100,7 @@ def renumbered(records: list[Record]) -> list[Record]:
 
 
 @given(st.data())
-def test_appends_moved_and_numbered_anew_are_still_found(data):
+def test_appends_moved_and_numbered_anew_are_still_found(data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(RECORDS))))
     records = renumbered([RECORDS[index] for index in order])
     if order == list(range(len(RECORDS))):
@@ -154,7 +154,9 @@ CHANGES: dict[str, tuple[Callable[[list[Record]], Record], int, int, str]] = {
 
 
 @pytest.mark.parametrize(("change", "index", "sequence", "kind"), CHANGES.values(), ids=CHANGES)
-def test_a_changed_append_is_named_at_the_event_that_cannot_be(change, index, sequence, kind):
+def test_a_changed_append_is_named_at_the_event_that_cannot_be(
+    change: Callable[[list[Record]], Record], index: int, sequence: int, kind: str
+) -> None:
     records = [*RECORDS[:index], change(RECORDS), *RECORDS[index + 1 :]]
     audited = replay("job-1", records)
     [fault] = audited.faults
@@ -179,7 +181,7 @@ def test_a_cancel_alone_is_in_its_tenure_or_above_it(tenures: int) -> None:
 
 
 def test_what_the_reader_finds_broken_is_named_where_reading_stopped() -> None:
-    def damaged():
+    def damaged() -> Iterator[Record]:
         yield from RECORDS[:3]
         raise CorruptRecord("job-1", 6, "a flipped byte")
 

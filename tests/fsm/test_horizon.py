@@ -70,7 +70,9 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(streams, stop_lists, st.lists(st.integers(0, 60), max_size=12), st.booleans())
-def test_streamed_text_equals_the_whole_text_cut_at_its_first_stop(data, stops, cuts, include_stop):
+def test_streamed_text_equals_the_whole_text_cut_at_its_first_stop(
+    data: bytes, stops: tuple[bytes, ...], cuts: list[int], include_stop: bool
+) -> None:
     ran = run(split(data, cuts), stops, include_stop=include_stop)
     text, stopped = whole_text(data, stops, include_stop)
     assert (ran.text, ran.match is not None) == (text, stopped)
@@ -79,7 +81,9 @@ def test_streamed_text_equals_the_whole_text_cut_at_its_first_stop(data, stops, 
 
 
 @given(streams, stop_lists, st.booleans())
-def test_every_split_of_the_same_bytes_shows_the_same_text_and_ends_in_the_same_state(data, stops, include_stop):
+def test_every_split_of_the_same_bytes_shows_the_same_text_and_ends_in_the_same_state(
+    data: bytes, stops: tuple[bytes, ...], include_stop: bool
+) -> None:
     single = run([bytes([byte]) for byte in data], stops, include_stop=include_stop)
     whole = run([data], stops, include_stop=include_stop)
     assert (single.text, single.match) == (whole.text, whole.match)
@@ -87,7 +91,9 @@ def test_every_split_of_the_same_bytes_shows_the_same_text_and_ends_in_the_same_
 
 
 @given(streams, stop_lists, st.lists(st.integers(0, 60), max_size=12))
-def test_nothing_is_held_that_is_not_an_open_stop_or_an_open_character(data, stops, cuts):
+def test_nothing_is_held_that_is_not_an_open_stop_or_an_open_character(
+    data: bytes, stops: tuple[bytes, ...], cuts: list[int]
+) -> None:
     matcher = compile_stops(stops)
     horizon, seen = START, b""
     for token in split(data, cuts):
@@ -107,7 +113,9 @@ def test_nothing_is_held_that_is_not_an_open_stop_or_an_open_character(data, sto
 
 
 @given(streams, stop_lists, st.lists(st.integers(0, 60), max_size=12), st.lists(st.integers(0, 12), max_size=4))
-def test_hidden_tokens_anywhere_change_no_visible_byte(data, stops, cuts, places):
+def test_hidden_tokens_anywhere_change_no_visible_byte(
+    data: bytes, stops: tuple[bytes, ...], cuts: list[int], places: list[int]
+) -> None:
     tokens = split(data, cuts)
     plain = run(tokens, stops)
     for place in places:
@@ -116,7 +124,9 @@ def test_hidden_tokens_anywhere_change_no_visible_byte(data, stops, cuts, places
 
 
 @given(streams, stop_lists, st.lists(st.integers(0, 60), max_size=12), st.integers(0, 12))
-def test_a_stop_counts_only_when_it_completes_in_an_armed_token(data, stops, cuts, armed_from):
+def test_a_stop_counts_only_when_it_completes_in_an_armed_token(
+    data: bytes, stops: tuple[bytes, ...], cuts: list[int], armed_from: int
+) -> None:
     tokens = split(data, cuts)
     quiet = len(b"".join(tokens[:armed_from]))
     ends = [
@@ -131,7 +141,9 @@ def test_a_stop_counts_only_when_it_completes_in_an_armed_token(data, stops, cut
 
 
 @given(streams, stop_lists, st.integers(0, 60))
-def test_a_horizon_rebuilt_from_its_plain_values_goes_on_the_same(data, stops, cut):
+def test_a_horizon_rebuilt_from_its_plain_values_goes_on_the_same(
+    data: bytes, stops: tuple[bytes, ...], cut: int
+) -> None:
     matcher = compile_stops(stops)
     horizon, _, _ = advance(START, matcher, data[:cut])
     rebuilt = Horizon(**horizon._asdict())
@@ -141,7 +153,7 @@ def test_a_horizon_rebuilt_from_its_plain_values_goes_on_the_same(data, stops, c
 
 
 @given(st.data())
-def test_the_digest_tells_any_two_horizons_apart(data):
+def test_the_digest_tells_any_two_horizons_apart(data: st.DataObject) -> None:
     horizons = st.builds(
         Horizon,
         st.integers(0, 3),
@@ -158,7 +170,7 @@ def test_the_digest_tells_any_two_horizons_apart(data):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ten_thousand_random_tokens_with_stops_that_never_complete_and_one_that_does(seed):
+def test_ten_thousand_random_tokens_with_stops_that_never_complete_and_one_that_does(seed: int) -> None:
     rng = np.random.default_rng(seed)
     vocabulary = [bytes(rng.integers(0, 256, rng.integers(1, 6)).tolist()) for _ in range(400)]
     vocabulary += [bytes([byte]) for byte in range(256)]
@@ -173,19 +185,19 @@ def test_ten_thousand_random_tokens_with_stops_that_never_complete_and_one_that_
 # ---- faults that stop strings are known for --------------------------------------------------------------------
 
 
-def test_a_stop_that_shares_no_prefix_withholds_nothing():
+def test_a_stop_that_shares_no_prefix_withholds_nothing() -> None:
     """No window of the longest stop's length; each token is shown at once."""
     assert run([b"I ", b"am ", b"fine"], (b"@@@@@@@@@@",)).deltas == ["I ", "am ", "fine", ""]
 
 
-def test_a_marker_token_is_not_split_where_no_stop_has_begun():
+def test_a_marker_token_is_not_split_where_no_stop_has_begun() -> None:
     """An unrelated stop of three characters leaves the marker whole."""
     assert run([b"thin", b"</think>", b"so"], (b"xyz",)).deltas == ["thin", "</think>", "so", ""]
 
 
 @pytest.mark.contract("OUT-3")
 @pytest.mark.parametrize("stops", [(b"</s>",), ()])
-def test_a_hidden_stop_token_removes_no_visible_text(stops):
+def test_a_hidden_stop_token_removes_no_visible_text(stops: tuple[bytes, ...]) -> None:
     """The text keeps its last word whether the stop is the token's id or its text."""
     ran = run([b"an", b" inj", b"ury.", b"</s>"], stops, hidden=(b"</s>",))
     assert ran.text == "an injury."
@@ -194,7 +206,7 @@ def test_a_hidden_stop_token_removes_no_visible_text(stops):
 
 @pytest.mark.contract("OUT-3")
 @pytest.mark.parametrize("include_stop", [False, True])
-def test_a_hidden_special_token_that_is_a_stop_flushes_what_was_held(include_stop):
+def test_a_hidden_special_token_that_is_a_stop_flushes_what_was_held(include_stop: bool) -> None:
     """It has no visible byte to keep or to cut, so include_stop makes no difference."""
     ran = run([b"a b", b"<|end|>", b"c"], (b"bcd", b"<|end|>"), (b"<|end|>",), include_stop)
     assert ran.deltas == ["a ", "b", "", ""]
@@ -202,12 +214,12 @@ def test_a_hidden_special_token_that_is_a_stop_flushes_what_was_held(include_sto
 
 
 @pytest.mark.contract("OUT-3")
-def test_a_shown_special_token_that_is_a_stop_is_cut_like_any_text():
+def test_a_shown_special_token_that_is_a_stop_is_cut_like_any_text() -> None:
     assert run([b"a b", b"<|end|>"], (b"<|end|>",)).deltas == ["a b", "", ""]
     assert run([b"a b", b"<|end|>"], (b"<|end|>",), include_stop=True).deltas == ["a b", "<|end|>", ""]
 
 
-def test_a_stop_of_several_tokens_is_found_and_the_space_before_it_survives():
+def test_a_stop_of_several_tokens_is_found_and_the_space_before_it_survives() -> None:
     """The stop begins in the middle of a token, with one character."""
     tokens = [b" L", b" M", b" N", b" O", b" P", b" Q", b" R"]
     ran = run(tokens, (b"O P Q",))
@@ -216,7 +228,7 @@ def test_a_stop_of_several_tokens_is_found_and_the_space_before_it_survives():
 
 
 @pytest.mark.parametrize(("include_stop", "text"), [(False, "one "), (True, "one STOP")])
-def test_tokens_of_one_step_after_the_stop_are_never_shown(include_stop, text):
+def test_tokens_of_one_step_after_the_stop_are_never_shown(include_stop: bool, text: str) -> None:
     """Four tokens accepted at once, and the stop ends in the second."""
     ran = run([b"one ", b"STOP!", b" two", b" three"], (b"STOP",), include_stop=include_stop)
     assert ran.text == text
@@ -224,7 +236,7 @@ def test_tokens_of_one_step_after_the_stop_are_never_shown(include_stop, text):
 
 
 @pytest.mark.parametrize("armed_from", [3, 4])
-def test_the_cut_is_where_the_stop_counted_and_not_where_it_first_stood(armed_from):
+def test_the_cut_is_where_the_stop_counted_and_not_where_it_first_stood(armed_from: int) -> None:
     """The stop's text stands earlier, where it must not trigger."""
     tokens = [b"why: ", b"END", b" is a word. ", b"answer ", b"END", b" more"]
     ran = run(tokens, (b"END",), armed_from=armed_from)
@@ -232,31 +244,31 @@ def test_the_cut_is_where_the_stop_counted_and_not_where_it_first_stood(armed_fr
     assert ran.match == Match(0, 27, 30)
 
 
-def test_a_partial_stop_is_flushed_when_the_model_ends():
+def test_a_partial_stop_is_flushed_when_the_model_ends() -> None:
     """Streamed and whole text agree on the held word."""
     ran = run([b" UNO", b" DUE", b" TRE"], (b"TRE\nAAAAAAAA",))
     assert ran.deltas == [" UNO", " DUE", " ", "TRE"]
 
 
-def test_text_before_the_stop_in_its_own_token_is_shown():
+def test_text_before_the_stop_in_its_own_token_is_shown() -> None:
     """One token carries a wanted character and the stop."""
     assert run([b"Mars", b"?\n"], (b"\n",)).deltas == ["Mars", "?", ""]
     assert run([b"Mars?\n"], (b"\n",)).text == "Mars?"
 
 
-def test_a_held_part_that_fails_to_complete_is_released_once():
+def test_a_held_part_that_fails_to_complete_is_released_once() -> None:
     """The deltas join to exactly the text, with nothing doubled."""
     assert run([b" Alice", b"!"], (b"\n", b"Alice:")).deltas == [" ", "Alice!", ""]
 
 
 @pytest.mark.parametrize("stops", [(b"ab", b"abc"), (b"abc", b"ab")])
 @pytest.mark.parametrize("tokens", [[b"x", b"a", b"b", b"c"], [b"xa", b"bc"], [b"xabc"]])
-def test_stops_with_a_shared_prefix_leak_nothing(stops, tokens):
+def test_stops_with_a_shared_prefix_leak_nothing(stops: tuple[bytes, ...], tokens: list[bytes]) -> None:
     """The one that completes first wins, and none of it is shown."""
     assert run(tokens, stops).text == "x"
 
 
-def test_a_token_without_text_changes_nothing():
+def test_a_token_without_text_changes_nothing() -> None:
     """An unused vocabulary slot has no bytes."""
     matcher = compile_stops((b"ab",))
     horizon, _, _ = advance(START, matcher, b"xa")

@@ -35,7 +35,7 @@ FRAGMENTS += [b"\xc0\x80", b"\xf0\x9f", b"\xed\xa0\x80", b"\xf5", b"\x01", b"\x7
 
 
 @st.composite
-def mutants(draw):
+def mutants(draw: st.DrawFn) -> bytes:
     """A document with some bytes removed and some put in."""
     document = bytearray(draw(documents))
     for _ in range(draw(st.integers(1, 3))):
@@ -64,13 +64,13 @@ def alone(text: bytes) -> bool:
 
 @pytest.mark.contract("OUT-5", "OUT-6")
 @given(documents | mutants())
-def test_it_accepts_what_the_strict_parser_accepts(text):
+def test_it_accepts_what_the_strict_parser_accepts(text: bytes) -> None:
     assert alone(text) == oracle(text)
 
 
 @pytest.mark.contract("OUT-5", "OUT-6")
 @given(documents)
-def test_every_proper_beginning_is_incomplete_and_the_whole_is_complete(text):
+def test_every_proper_beginning_is_incomplete_and_the_whole_is_complete(text: bytes) -> None:
     found = scan(START, text + b" tail")
     assert (found.standing, found.end) == (COMPLETE, len(text))
     if text[:1] in b'{["':
@@ -80,7 +80,7 @@ def test_every_proper_beginning_is_incomplete_and_the_whole_is_complete(text):
 
 @pytest.mark.contract("OUT-6", "RES-2")
 @given(documents | mutants(), st.lists(st.integers(1, 5), max_size=60))
-def test_every_split_gives_the_same_answer_at_the_same_byte(text, sizes):
+def test_every_split_gives_the_same_answer_at_the_same_byte(text: bytes, sizes: list[int]) -> None:
     whole = scan(START, text)
     state, taken, standing = START, 0, INCOMPLETE
     for size in [*sizes, len(text)]:
@@ -133,7 +133,7 @@ def test_every_split_gives_the_same_answer_at_the_same_byte(text, sizes):
         (b'[{"a":1},{"a":1}]', COMPLETE, 17),
     ],
 )
-def test_what_stands_where(text, standing, end):
+def test_what_stands_where(text: bytes, standing: Standing, end: int | None) -> None:
     found = scan(START, text)
     assert (found.standing, found.end) == (standing, end)
     assert bool(found.reason) == (standing is INVALID)
@@ -145,7 +145,7 @@ def at_most(text: bytes, longer: bytes) -> None:
 
 
 @pytest.mark.contract("OUT-5")
-def test_every_bound_holds_to_the_byte():
+def test_every_bound_holds_to_the_byte() -> None:
     at_most(b"[" + b" " * BLANKS_MAX + b"1", b"[" + b" " * (BLANKS_MAX + 1))
     at_most(b"[" + b"1" * NUMERAL_BYTES_MAX + b"]", b"[" + b"1" * (NUMERAL_BYTES_MAX + 1))
     at_most(b"[" * JSON_DEPTH_MAX + b"1", b"[" * (JSON_DEPTH_MAX + 1))
@@ -156,7 +156,7 @@ def test_every_bound_holds_to_the_byte():
 
 @pytest.mark.contract("OUT-5")
 @pytest.mark.parametrize("tail", [b".", b"e", b"e+"])
-def test_a_numeral_is_refused_where_it_could_no_longer_become_a_number(tail):
+def test_a_numeral_is_refused_where_it_could_no_longer_become_a_number(tail: bytes) -> None:
     fits = b"1" * (NUMERAL_BYTES_MAX - len(tail) - 1) + tail
     assert finish(scan(START, fits + b"5").scan) is COMPLETE
     assert scan(START, b"1" + fits).standing is INVALID
@@ -164,16 +164,16 @@ def test_a_numeral_is_refused_where_it_could_no_longer_become_a_number(tail):
 
 @pytest.mark.contract("OUT-5")
 @pytest.mark.parametrize("character", ["\u00e9", "\U0001f600", "\\u00e9", "\\n"])
-def test_a_key_is_refused_where_a_character_could_no_longer_be_finished(character):
-    character = character.encode()
-    fits = b'{"' + b"k" * (JSON_KEY_BYTES_MAX - 4) + character + b'":'
+def test_a_key_is_refused_where_a_character_could_no_longer_be_finished(character: str) -> None:
+    encoded = character.encode()
+    fits = b'{"' + b"k" * (JSON_KEY_BYTES_MAX - 4) + encoded + b'":'
     assert scan(START, fits).standing is INCOMPLETE
-    assert scan(START, b'{"' + b"k" * (JSON_KEY_BYTES_MAX - 3) + character).standing is INVALID
+    assert scan(START, b'{"' + b"k" * (JSON_KEY_BYTES_MAX - 3) + encoded).standing is INVALID
 
 
 @pytest.mark.contract("OUT-5")
 @given(documents | mutants())
-def test_an_end_is_absorbing(text):
+def test_an_end_is_absorbing(text: bytes) -> None:
     found = scan(START, text)
     if found.scan.mode in (DONE, BROKEN):
         again = scan(found.scan, b'{"more": 1}')
@@ -182,13 +182,13 @@ def test_an_end_is_absorbing(text):
 
 
 @given(documents | mutants(), documents | mutants(), st.integers(0, 20))
-def test_different_scans_have_different_bytes(one, other, cut):
+def test_different_scans_have_different_bytes(one: bytes, other: bytes, cut: int) -> None:
     left, right = scan(START, one[:cut]).scan, scan(START, other[:cut]).scan
     assert (left == right) == (left.packed() == right.packed())
 
 
 @pytest.mark.contract("RES-2")
-def test_a_scan_holds_no_text_but_the_key_at_hand():
+def test_a_scan_holds_no_text_but_the_key_at_hand() -> None:
     text = b'{"first": "' + b"x" * 10_000
     state = scan(START, text).scan
     assert len(state.packed()) < 64

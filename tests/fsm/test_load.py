@@ -13,12 +13,12 @@ from jobs import EOS, Live, call, drawn, scores_of, selection
 from strategies import pieces, requests
 
 from decodelog.fsm.errors import Problem
-from decodelog.fsm.evidence.receipt import Receipt
+from decodelog.fsm.evidence.receipt import Receipt, issue
 from decodelog.fsm.machine import fold
 from decodelog.fsm.machine.events import CallFailed, DecisionMade, Event, TokenStep
 from decodelog.fsm.machine.next_step import Step, next_step
 from decodelog.fsm.machine.states import Status
-from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, FailCall, FailRequest, IssueDecision
+from decodelog.fsm.machine.transition import CloseRequest, Command, CommitOutput, FailCall, FailRequest, IssueDecision
 from decodelog.fsm.ports import EMPTY_HEAD, Head, Record
 from decodelog.fsm.reading.audit import replay
 from decodelog.fsm.reading.load import jump, load
@@ -84,7 +84,8 @@ def one_command(live: Live, choice: IssueDecision) -> None:
     if owed is Step.CLOSE:
         live.do(CloseRequest(live.state.due[0]))  # after a repair
     else:
-        live.do({Step.CALL: call(live.state), Step.DECIDE: choice, Step.COMMIT: CommitOutput()}[owed])
+        commands: dict[Step, Command] = {Step.CALL: call(live.state), Step.DECIDE: choice, Step.COMMIT: CommitOutput()}
+        live.do(commands[owed])
 
 
 def turn(live: Live, choice: IssueDecision) -> None:
@@ -111,7 +112,7 @@ def histories(draw: Any) -> Live:
 
 
 @given(histories())
-def test_every_prefix_of_a_log_loads_as_it_folds(live):
+def test_every_prefix_of_a_log_loads_as_it_folds(live: Live) -> None:
     """Prefixes by appends, as a crash leaves them. Every step of a run is its last in one of them."""
     records, whole = [], Transcript()
     for record in live.records:
@@ -123,7 +124,7 @@ def test_every_prefix_of_a_log_loads_as_it_folds(live):
 
 
 @given(histories(), st.data())
-def test_a_log_that_is_cut_into_other_appends_anywhere_loads_as_it_folds(live, data):
+def test_a_log_that_is_cut_into_other_appends_anywhere_loads_as_it_folds(live: Live, data: st.DataObject) -> None:
     events = live.events
     cuts = data.draw(st.sets(st.integers(1, len(events)), max_size=len(events)))
     records = [
@@ -134,7 +135,7 @@ def test_a_log_that_is_cut_into_other_appends_anywhere_loads_as_it_folds(live, d
 
 
 @given(histories(), st.data())
-def test_a_log_that_is_followed_loads_as_it_folds(live, data):
+def test_a_log_that_is_followed_loads_as_it_folds(live: Live, data: st.DataObject) -> None:
     """As a reader polls: each load goes on from where the one before ended, and says where the log ends now."""
     records = [read(record) for record in live.records]
     cut = data.draw(st.integers(0, len(records)))
@@ -171,9 +172,10 @@ def test_an_ordinary_step_is_read_as_one_and_is_its_three_events() -> None:
     assert replay("job-1", RECORDS).faults == []
 
 
-def test_a_load_issues_the_receipts_of_the_first_and_the_last_step_of_a_run_and_an_audit_all(monkeypatch) -> None:
+def test_a_load_issues_the_receipts_of_the_first_and_the_last_step_of_a_run_and_an_audit_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     issued: list[int] = []
-    issue = fold.issue
 
     def counting(binding: bytes, step: int, *rest: Any) -> Receipt:
         issued.append(step)
@@ -264,7 +266,7 @@ def test_a_jump_leads_to_what_the_fold_leads_to() -> None:
 
 @pytest.mark.parametrize("change", MISCOUNTED.values(), ids=MISCOUNTED)
 @pytest.mark.parametrize("index", range(1, STEPS - 1))
-def test_a_jump_ends_before_the_step_whose_counts_are_wrong(index, change):
+def test_a_jump_ends_before_the_step_whose_counts_are_wrong(index: int, change: Change) -> None:
     transcript, steps = jumped(changed(index, change))
     assert steps == index
     assert transcript == folded(event for record in RECORDS[: FIRST + index] for event in record.events)
@@ -272,7 +274,7 @@ def test_a_jump_ends_before_the_step_whose_counts_are_wrong(index, change):
 
 @pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("index", range(STEPS))
-def test_a_step_that_cannot_be_is_refused_at_the_latest_where_the_jump_lands(index, change):
+def test_a_step_that_cannot_be_is_refused_at_the_latest_where_the_jump_lands(index: int, change: Change) -> None:
     records = changed(index, change)
     with pytest.raises(Problem):
         loaded(records)
@@ -283,8 +285,8 @@ def test_a_step_that_cannot_be_is_refused_at_the_latest_where_the_jump_lands(ind
 @pytest.mark.parametrize(("change", "last"), UNSEEN.values(), ids=UNSEEN)
 @pytest.mark.parametrize("index", range(STEPS))
 def test_what_moves_no_frontier_and_no_text_is_found_by_the_audit_and_leads_a_load_to_the_same_state(
-    index, change, last
-):
+    index: int, change: Change, last: int
+) -> None:
     records = changed(index, change)
     assert RECORDS[FIRST + index].first <= found(records) <= RECORDS[FIRST + index].last
     if 0 < index < STEPS - last:
@@ -295,7 +297,7 @@ def test_what_moves_no_frontier_and_no_text_is_found_by_the_audit_and_leads_a_lo
 
 
 @pytest.mark.parametrize("index", range(STEPS - 1))
-def test_steps_that_are_out_of_order_are_refused(index):
+def test_steps_that_are_out_of_order_are_refused(index: int) -> None:
     at = FIRST + index
     one, other = RECORDS[at : at + 2]
     swapped = [*RECORDS[:at], one._replace(entries=other.entries), other._replace(entries=one.entries)]
@@ -318,7 +320,7 @@ def test_a_step_after_the_end_or_before_the_admission_is_refused() -> None:
 
 @pytest.mark.contract("FSM-7", "FSM-8")
 @pytest.mark.parametrize("end", range(2, STEPS))
-def test_a_run_that_goes_on_where_an_end_was_due_is_refused(end):
+def test_a_run_that_goes_on_where_an_end_was_due_is_refused(end: int) -> None:
     """By one step, whose receipt is that of a state in which no end is due."""
     live = Live.admit(max_new=end)
     for step in range(end):

@@ -41,9 +41,8 @@ def test_in_any_state_both_ways_give_the_same_events_state_and_errors(
         made = call(state) if not state.status.terminal else CompleteCall(1, 5, b"s" * 32)
         if wrong is not None:
             changed = {"tokens": made.tokens + 1, "lanes": made.lanes + 1, "scores": made.scores[1:]}
-            made = CompleteCall(
-                **{"tokens": made.tokens, "lanes": made.lanes, "scores": made.scores, wrong: changed[wrong]}
-            )
+            facts: dict[str, Any] = {"tokens": made.tokens, "lanes": made.lanes, "scores": made.scores}
+            made = CompleteCall(**{**facts, wrong: changed[wrong]})
         commands = (made, choice, CommitOutput())
         assert outcome(transitions, state, commands) == outcome(one_by_one, state, commands)
 

@@ -116,7 +116,9 @@ tokens = st.integers(0, 3)
 floats = st.sampled_from([0.0, -0.5, struct.unpack("<d", b"\1\0\0\0\0\0\0\0")[0]])
 draws = st.sampled_from([(None, None, None), (0.0, 0.0, 1.0), (0.5, 0.0, 1.0)])
 selections = st.builds(
-    lambda token, support, raw, log, margin, draw, best: Selection(token, support, raw, log, margin, *draw, best),
+    lambda token, support, raw, log, margin, draw, best: Selection(
+        token, support, raw, log, margin, draw[0], draw[1], draw[2], best
+    ),
     tokens,
     tokens,
     floats,
@@ -138,12 +140,12 @@ facts = st.builds(
 
 
 @given(facts, facts)
-def test_two_different_decisions_never_have_one_id(one, other):
+def test_two_different_decisions_never_have_one_id(one: Facts, other: Facts) -> None:
     assert (issue(*one).receipt_id == issue(*other).receipt_id) == (one == other)
 
 
 @given(selections, selections)
-def test_no_selection_s_bytes_begin_another_s(one, other):
+def test_no_selection_s_bytes_begin_another_s(one: Selection, other: Selection) -> None:
     assert one == other or not one.packed().startswith(other.packed())
 
 
@@ -186,7 +188,7 @@ def test_a_piece_cannot_pass_for_a_part_of_the_selection(one: Facts, other: Fact
         (0.5, None, None),
     ],
 )
-def test_a_draw_outside_its_own_interval_or_without_one_is_refused(unit, start, end):
+def test_a_draw_outside_its_own_interval_or_without_one_is_refused(unit: float, start: float, end: float) -> None:
     chosen = selection(50, unit_draw=unit, start=start, end=end)
     with pytest.raises(BrokenInvariant, match="FSM-5"):
         issue(*FACTS._replace(selection=chosen))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,7 +42,8 @@ CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and 
 def made(kind: type[Problem], text: str) -> Problem:
     """An error whose every attribute that can be text is `text`."""
     problem = kind.__new__(kind)
-    for field in fields(kind) if is_dataclass(kind) else ():
+    named: tuple[Field[Any], ...] = fields(kind) if is_dataclass(kind) else ()
+    for field in named:
         words = str(field.type)
         value = 3 if words.startswith("int") else [text, text] if words.startswith(("list", "tuple")) else text
         setattr(problem, field.name, value)

@@ -51,7 +51,9 @@ def facts(live: Live) -> tuple[Any, ...]:
 
 
 @given(scripts, st.lists(st.integers(1, 30), max_size=4))
-def test_crashes_after_any_events_change_no_token_no_text_no_receipt_and_no_end(pieces, cuts):
+def test_crashes_after_any_events_change_no_token_no_text_no_receipt_and_no_end(
+    pieces: list[bytes], cuts: list[int]
+) -> None:
     whole = uninterrupted(pieces)
     live = resumed(whole.events[:1])
     for cut in cuts:
@@ -69,14 +71,14 @@ def test_crashes_after_any_events_change_no_token_no_text_no_receipt_and_no_end(
 
 @pytest.mark.contract("OUT-7")
 @given(scripts, st.integers(1, 20))
-def test_a_stream_that_is_read_across_a_crash_is_the_uninterrupted_one(pieces, cut):
+def test_a_stream_that_is_read_across_a_crash_is_the_uninterrupted_one(pieces: list[bytes], cut: int) -> None:
     whole = uninterrupted(pieces)
     before = resumed(whole.events[:cut])
     after = resumed(before.events)
     crank(after, lambda step: decided(pieces, step))
     read = before.transcript.emissions
     rest = [emission for emission in after.transcript.emissions if emission.sequence > len(before.events)]
-    assert read + rest == whole.transcript.emissions
+    assert [*read, *rest] == whole.transcript.emissions
 
 
 def test_a_recorded_decision_is_committed_before_any_call_and_nothing_is_drawn_again() -> None:

@@ -19,7 +19,7 @@ from decodelog.fsm.request.artifact import ArtifactFacts
 from decodelog.fsm.request.draft import Draft, draft_from
 from decodelog.fsm.request.envelope import Envelope, admit, admitted, first_difference
 from decodelog.fsm.request.seal import seal
-from decodelog.fsm.request.transforms import SEALED_ORDER
+from decodelog.fsm.request.transforms import SEALED_ORDER, ForcedTokens, Grammar, LogitBias
 
 
 class ByteText:
@@ -117,6 +117,8 @@ def test_the_transforms_of_a_draft_are_sealed_in_the_declared_order() -> None:
     assert [entry.kind for entry in policy.transforms] == declared.replace("\n", " ").replace(",", " ").split()
     assert tuple(map(type, policy.transforms)) == SEALED_ORDER[1:]
     bias, forced = policy.transforms[0], policy.transforms[7]
+    assert isinstance(bias, LogitBias)
+    assert isinstance(forced, ForcedTokens)
     assert [(each.token_id, each.bias) for each in bias.biases] == [(8, -1), (9, 2)]
     assert [(each.step, each.token_id) for each in forced.tokens] == [(1, 9), (3, 8)]
     cold = sealed({"prompt": "ab", "max_new_tokens": 9, **flags, "temperature": 0}).policy
@@ -371,15 +373,18 @@ def test_each_token_of_a_prompt_costs_the_same_few_calls_to_seal_and_identify() 
 
 @pytest.mark.contract("ENV-4", "ENV-7", "OUT-5")
 def test_a_schema_is_sealed_in_one_form_that_keeps_the_order_of_its_keys() -> None:
-    schema = {"type": "object", "properties": {"b": {"maximum": 1e2}, "a": {"const": "\u00e9"}}}
+    schema: dict[str, Any] = {"type": "object", "properties": {"b": {"maximum": 1e2}, "a": {"const": "\u00e9"}}}
     envelope = sealed({"prompt": "a", "json_schema": schema, "temperature": 0.5})
     grammar, temperature = envelope.policy.transforms
+    assert isinstance(grammar, Grammar)
     source = '{"type":"object","properties":{"b":{"maximum":100},"a":{"const":"\u00e9"}}}'
     assert (grammar.kind, grammar.language, grammar.source) == ("grammar", "json_schema", source)
     assert temperature.kind == "temperature"
     turned = {**schema, "properties": dict(reversed(schema["properties"].items()))}
     assert sealed({"prompt": "a", "json_schema": turned}).identity != envelope.identity
-    assert sealed({"prompt": "a", "json_schema": {}}).policy.transforms[0].source == "{}"
+    (empty,) = sealed({"prompt": "a", "json_schema": {}}).policy.transforms
+    assert isinstance(empty, Grammar)
+    assert empty.source == "{}"
 
 
 @pytest.mark.contract("ENV-7", "OUT-5", "OUT-6")
@@ -389,7 +394,9 @@ def test_grammars_and_detectors_are_sealed_as_they_are_asked_for() -> None:
         "greedy",
         [{"kind": "grammar", "language": "regex", "source": "a+"}],
     )
-    assert sealed({"prompt": "a", "grammar": "start: /a/"}).policy.transforms[0].language == "lark"
+    (lark,) = sealed({"prompt": "a", "grammar": "start: /a/"}).policy.transforms
+    assert isinstance(lark, Grammar)
+    assert lark.language == "lark"
     calls = [{"begin": "<t>", "end": "</t>"}]
     asked = sealed({"prompt": "a", "stop_on_json": True, "stop_on_tool_calls": calls}).termination.detectors
     assert [entry.kind for entry in asked] == ["json_value", "tool_call"]

@@ -39,7 +39,9 @@ def longest_open_suffix(stops: tuple[bytes, ...], data: bytes) -> int:
 
 
 @given(stop_lists, streams, st.data())
-def test_the_first_match_is_found_however_the_stream_is_split(stops, stream, data):
+def test_the_first_match_is_found_however_the_stream_is_split(
+    stops: tuple[bytes, ...], stream: bytes, data: st.DataObject
+) -> None:
     matcher = compile_stops(stops)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     node, match, at = 0, None, 0
@@ -52,7 +54,9 @@ def test_the_first_match_is_found_however_the_stream_is_split(stops, stream, dat
 
 
 @given(stop_lists, streams)
-def test_holdback_is_exactly_the_longest_suffix_that_is_a_proper_prefix_of_a_stop(stops, stream):
+def test_holdback_is_exactly_the_longest_suffix_that_is_a_proper_prefix_of_a_stop(
+    stops: tuple[bytes, ...], stream: bytes
+) -> None:
     matcher = compile_stops(stops)
     node = 0
     for end in range(1, len(stream) + 1):
@@ -61,7 +65,7 @@ def test_holdback_is_exactly_the_longest_suffix_that_is_a_proper_prefix_of_a_sto
 
 
 @given(stop_lists, streams)
-def test_a_stop_that_did_not_count_still_serves_a_later_one(stops, stream):
+def test_a_stop_that_did_not_count_still_serves_a_later_one(stops: tuple[bytes, ...], stream: bytes) -> None:
     """Skipping and feeding agree on the node, so a match may begin in bytes at which no stop counted yet."""
     matcher = compile_stops(stops)
     for cut in range(len(stream) + 1):
@@ -94,13 +98,13 @@ TABLE = """
 
 
 @pytest.mark.parametrize("row", TABLE.strip().splitlines()[1:])
-def test_the_match_that_completes_first_wins_and_then_the_longest(row):
+def test_the_match_that_completes_first_wins_and_then_the_longest(row: str) -> None:
     stops, stream, *numbers = row.split()
     _, match = compile_stops(tuple(stops.encode().split(b","))).feed(0, stream.encode())
     assert match == Match(*map(int, numbers))
 
 
-def test_nodes_are_numbered_in_the_order_in_which_the_stops_need_them():
+def test_nodes_are_numbered_in_the_order_in_which_the_stops_need_them() -> None:
     """A node is stored in snapshots, so a change of this numbering breaks jobs in flight."""
     matcher = compile_stops((b"abd", b"b", b"abc"))
     assert [dict(edges) for edges in matcher.edges] == [{97: 1, 98: 4}, {98: 2}, {100: 3, 99: 5}, {}, {}, {}]
@@ -109,26 +113,26 @@ def test_nodes_are_numbered_in_the_order_in_which_the_stops_need_them():
     assert matcher.holdbacks == (0, 1, 2, 0, 0, 0)
 
 
-def test_one_automaton_serves_every_job_with_the_same_stops_and_cannot_be_changed():
+def test_one_automaton_serves_every_job_with_the_same_stops_and_cannot_be_changed() -> None:
     matcher = compile_stops((b"one",))
     assert compile_stops((b"one",)) is matcher
     with pytest.raises(AttributeError):
         matcher.stops = ()  # type: ignore[misc]
 
 
-def test_memory_is_linear_in_the_stops():
+def test_memory_is_linear_in_the_stops() -> None:
     stops = tuple(bytes([97 + index % 3]) * 200 + bytes([index]) for index in range(30))
     matcher = compile_stops(stops)
     assert len(matcher.edges) <= 1 + sum(map(len, stops))
     assert sum(map(len, matcher.edges)) == len(matcher.edges) - 1
 
 
-def test_an_empty_stop_is_refused_by_its_place():
+def test_an_empty_stop_is_refused_by_its_place() -> None:
     with pytest.raises(SchemaViolation, match=r"stop\[1\]"):
         compile_stops((b"a", b""))
 
 
-def test_without_stops_nothing_matches_and_nothing_is_held():
+def test_without_stops_nothing_matches_and_nothing_is_held() -> None:
     matcher = compile_stops(())
     assert matcher.feed(0, bytes(range(256))) == (0, None)
     assert matcher.holdback(0) == 0

@@ -31,12 +31,14 @@ def run(script: list[tuple[bytes, bool]], include_stop: bool = False) -> Live:
 
 
 @given(scripts, st.booleans())
-def test_reading_from_any_sequence_number_gives_exactly_the_rest(script, include_stop):
+def test_reading_from_any_sequence_number_gives_exactly_the_rest(
+    script: list[tuple[bytes, bool]], include_stop: bool
+) -> None:
     live = run(script, include_stop)
     whole, reader = live.transcript, Transcript()
     for start, event in enumerate(live.events, 1):
         rest = [emission for emission in whole.emissions if emission.sequence >= start]
-        assert reader.emissions + rest == whole.emissions
+        assert [*reader.emissions, *rest] == whole.emissions
         assert reader.text + "".join(emission.text for emission in rest) == whole.text
         reader.take(event)
     assert reader == whole
@@ -44,7 +46,9 @@ def test_reading_from_any_sequence_number_gives_exactly_the_rest(script, include
 
 
 @given(scripts, st.booleans())
-def test_offsets_say_where_each_delta_lies_in_the_whole_text(script, include_stop):
+def test_offsets_say_where_each_delta_lies_in_the_whole_text(
+    script: list[tuple[bytes, bool]], include_stop: bool
+) -> None:
     live = run(script, include_stop)
     transcript = live.transcript
     data = b"".join(piece for piece, hidden in script[: live.state.frontier.output] if not hidden)
@@ -57,7 +61,9 @@ def test_offsets_say_where_each_delta_lies_in_the_whole_text(script, include_sto
 
 
 @given(scripts)
-def test_tokens_come_in_order_with_their_log_probabilities_and_the_last_item_says_how_it_ended(script):
+def test_tokens_come_in_order_with_their_log_probabilities_and_the_last_item_says_how_it_ended(
+    script: list[tuple[bytes, bool]],
+) -> None:
     transcript = run(script).transcript
     *items, last = transcript.emissions
     tokens = [token for item in transcript.emissions for token in item.tokens]
@@ -69,6 +75,7 @@ def test_tokens_come_in_order_with_their_log_probabilities_and_the_last_item_say
     assert last.finish in ("length", "stop_string")
     assert last.usage == transcript.result()["usage"]
     if last.finish == "length":
+        assert last.usage is not None
         assert len(tokens) == len(transcript.token_ids) == last.usage["completion_tokens"]
 
 
@@ -152,7 +159,8 @@ def test_what_is_handed_over_is_handed_over_once_and_reading_on_begins_there() -
             reader.take(event, state)
         handed = list(reader.hand_over())
         seen += handed
-        assert reader.emissions == reader.moments == []
+        assert reader.emissions == []
+        assert reader.moments == []
         assert reader.text == ""
         assert reader.token_ids == live.transcript.token_ids
         assert live.transcript.emissions == seen

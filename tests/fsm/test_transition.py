@@ -273,7 +273,9 @@ def rows(table: str) -> list[tuple[str, str, str, str]]:
 
 @pytest.mark.contract("FSM-1", "FSM-5", "FSM-7", "FSM-8", "FSM-9", "FSM-10")
 @pytest.mark.parametrize(("situation", "name", "arrow", "outcome"), [*rows(TABLE), *rows(SPECIAL)])
-def test_each_state_makes_of_each_command_what_the_table_says(situation, name, arrow, outcome):
+def test_each_state_makes_of_each_command_what_the_table_says(
+    situation: str, name: str, arrow: str, outcome: str
+) -> None:
     live = {**STATES, **SITUATIONS}[situation]()
     state, command = live.state, COMMANDS[name](live.state)
     before = copy.deepcopy(state)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from databases import wall_clock_ms
+from databases import AnyStore, wall_clock_ms
 
 from decodelog.fsm.errors import LostTenure
-from decodelog.fsm.ports import Store
+from decodelog.fsm.machine.state import State
 from decodelog.fsm.reading.transcript import Transcript
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.families.scripted.model import ScriptedModel
@@ -15,6 +15,7 @@ from decodelog.runtime.families.scripted.script import Fault, Script, ScriptedCo
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.writer import Sink
+from decodelog.runtime.model.port import Model
 from decodelog.service.inspect.audit import audit
 from decodelog.service.jobs.submit import submit
 from decodelog.service.streams.reading import transcript_of
@@ -29,7 +30,7 @@ def model(text: str | None = "Hello, world.", faults: tuple[Fault, ...] = (), **
     return ScriptedModel(ScriptedConfig(script=Script(**script), faults=faults))
 
 
-def admit(store: Store, of: ScriptedModel, **draft: Any) -> str:
+def admit(store: AnyStore, of: Model, **draft: Any) -> str:
     """Submit one job; its name."""
     draft = {"max_new_tokens": 40, **draft}
     if not {"messages", "token_ids"} & draft.keys():
@@ -37,13 +38,13 @@ def admit(store: Store, of: ScriptedModel, **draft: Any) -> str:
     return submit(store, of, "scripted", draft_from(draft), wall_clock_ms()).job
 
 
-def claim(store: Store, job: str, worker: str = WORKER, dead: tuple[str, ...] = ()) -> Job:
+def claim(store: AnyStore, job: str, worker: str = WORKER, dead: tuple[str, ...] = ()) -> Job:
     (claimed,) = store.claim(worker, LEASE_MS, 1, [job], dead=dead)
     return Job.load(store, claimed)
 
 
 def engine(
-    store: Store, of: ScriptedModel, *jobs: str, sink: Sink | None = None, worker: str = WORKER, **options: Any
+    store: AnyStore, of: Model, *jobs: str, sink: Sink | None = None, worker: str = WORKER, **options: Any
 ) -> Engine:
     """An engine that holds these jobs, taken from whoever had them."""
     made = Engine(store, of, sink, **{"beside": BESIDE, **options})
@@ -67,22 +68,29 @@ def finish(made: Engine, turns: int = 400) -> None:
     raise AssertionError(f"{list(made.jobs)} did not end in {turns} turns")
 
 
-def run(store: Store, of: ScriptedModel, **draft: Any) -> dict[str, Any]:
+def run(store: AnyStore, of: Model, **draft: Any) -> dict[str, Any]:
     """One job from submission to its result."""
     job = admit(store, of, **draft)
     finish(engine(store, of, job))
     return result(store, job)
 
 
-def result(store: Store, job: str) -> dict[str, Any]:
+def result(store: AnyStore, job: str) -> dict[str, Any]:
     return transcript_of(store, job).result()
 
 
-def transcript(store: Store, job: str) -> Transcript:
+def transcript(store: AnyStore, job: str) -> Transcript:
     return transcript_of(store, job)
 
 
-def assert_audited(store: Store) -> None:
+def state_of(store: AnyStore, job: str) -> State:
+    """Where its log leads."""
+    state = transcript_of(store, job).state
+    assert state is not None
+    return state
+
+
+def assert_audited(store: AnyStore) -> None:
     report = audit(store)
     assert report.ok, report.faults
     assert report.jobs

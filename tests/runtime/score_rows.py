@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -66,6 +67,27 @@ def one(
     (selection,) = decide(logits(values[None]), [plan], [unit], pasts=[past])
     assert isinstance(selection, Selection)
     return selection
+
+
+def chosen(decisions: Sequence[object]) -> list[Selection]:
+    """Decisions of rows none of which has a fault."""
+    selections = [each for each in decisions if isinstance(each, Selection)]
+    assert len(selections) == len(decisions)
+    return selections
+
+
+def interval(selection: Selection) -> tuple[float, float]:
+    """The part of the unit interval that a drawn token has."""
+    assert selection.start is not None
+    assert selection.end is not None
+    return selection.start, selection.end
+
+
+def ranking(scores: Logits) -> list[int]:
+    """The tokens of the one row, best first."""
+    assert scores.tokens is not None
+    tokens: list[int] = scores.tokens[0].tolist()
+    return tokens
 
 
 def random_rows(seed: int, count: int, size: int, spread: float = 3.0) -> Tensor:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from cranks import model, run
+from databases import AnyStore
 from test_text_faults import FACE, FIRST, Case, check, declared, says, split_of, store
 
-from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.emission import Emission
 from decodelog.runtime.families.scripted.script import EOS
 
@@ -39,7 +39,9 @@ def tokens_of(items: list[Emission]) -> list[int]:
 @pytest.mark.contract("OUT-2", "OUT-7")
 @pytest.mark.parametrize("how", HOWS, ids=str)
 @pytest.mark.parametrize(("alignment", "include_stop"), DECLARED)
-def test_text_ids_and_offsets_end_where_the_alignment_says(store, alignment, include_stop, how) -> None:
+def test_text_ids_and_offsets_end_where_the_alignment_says(
+    store: AnyStore, alignment: str, include_stop: bool, how: dict[str, int]
+) -> None:
     text, visible = DECLARED[alignment, include_stop]
     draft = {"stop": ["<STOP>"], "alignment": alignment, "include_stop": include_stop}
     items = check(store, Case(WITHIN, draft, text, "stop_string"), **how)
@@ -63,7 +65,7 @@ def test_text_ids_and_offsets_end_where_the_alignment_says(store, alignment, inc
 
 @pytest.mark.contract("OUT-2", "OUT-7")
 @pytest.mark.parametrize("alignment", ["text", "token", "span"])
-def test_no_token_is_shown_before_it_is_known_to_stay(store, alignment) -> None:
+def test_no_token_is_shown_before_it_is_known_to_stay(store: AnyStore, alignment: str) -> None:
     """Each token comes with the text that makes it certain, and no text of the next one comes before that."""
     draft = {"stop": ["<STOP>"], "alignment": alignment}
     items = check(store, Case([*TOKENS[:3], b"ART", b"!"], draft, "say hello<START!", "eos"))
@@ -77,7 +79,7 @@ def test_no_token_is_shown_before_it_is_known_to_stay(store, alignment) -> None:
 
 @pytest.mark.contract("OUT-1", "OUT-2", "OUT-3", "OUT-7")
 @pytest.mark.parametrize("seed", range(120))
-def test_any_pieces_any_stops_any_alignment(store: Store, seed: int) -> None:
+def test_any_pieces_any_stops_any_alignment(store: AnyStore, seed: int) -> None:
     """Text and tokens are those that a search over the whole output gives."""
     rng = random.Random(1000 + seed)
     letters = ["a", "b", "ab", "ba", "é", FACE, "abab"]
@@ -125,7 +127,7 @@ def kept(case: Case, count: int, reason: str) -> tuple[str, list[int]]:
 
 @pytest.mark.contract("OUT-1")
 @pytest.mark.parametrize("seed", range(8))
-def test_the_tokens_of_token_alignment_decode_to_the_text(store: Store, seed: int) -> None:
+def test_the_tokens_of_token_alignment_decode_to_the_text(store: AnyStore, seed: int) -> None:
     case = split_of(Case([b"one ", FACE.encode(), b" two <ST", b"OP> three"], {"stop": ["<STOP>"]}, "", ""), seed)
     of = says(case.tokens)
     for include in (False, True):
@@ -143,7 +145,9 @@ def test_the_tokens_of_token_alignment_decode_to_the_text(store: Store, seed: in
     ("alignment", "text", "visible", "trimmed"),
     [("text", 'is {"a": 1}', 2, None), ("token", 'is {"a": 1}\n and', 7, None), ("span", 'is {"a": 1}', 2, (11, 16))],
 )
-def test_a_structure_that_ends_within_a_token(store, alignment, text, visible, trimmed, how) -> None:
+def test_a_structure_that_ends_within_a_token(
+    store: AnyStore, alignment: str, text: str, visible: int, trimmed: int | None, how: dict[str, int]
+) -> None:
     """It is no stop: nothing of it is left out; where text ends at a token's end, the rest of its token is text."""
     tokens = [b"is ", b'{"a"', b": ", b"1}\n and", b" more"]
     case = Case(tokens, {"stop_on_json": True, "alignment": alignment}, text, "structured_complete")
@@ -168,7 +172,9 @@ def test_a_structure_that_ends_within_a_token(store, alignment, text, visible, t
         ("span", True, 'is {"a": 1}', 3, True),
     ],
 )
-def test_a_stop_that_completes_where_a_structure_ends(store, alignment, include_stop, text, count, whole, how) -> None:
+def test_a_stop_that_completes_where_a_structure_ends(
+    store: AnyStore, alignment: str, include_stop: bool, text: str, count: int, whole: bool, how: dict[str, int]
+) -> None:
     """The structure is whole where its last byte is text; by tokens, the text ends with the stop's token."""
     draft = {"stop": ["}"], "stop_on_json": True, "alignment": alignment, "include_stop": include_stop}
     items = check(store, Case([b"is ", b'{"a": ', b"1}\n and", b" more"], draft, text, "stop_string"), **how)
@@ -178,14 +184,14 @@ def test_a_stop_that_completes_where_a_structure_ends(store, alignment, include_
 
 
 @pytest.mark.contract("OUT-5", "OUT-3")
-def test_a_hidden_stop_cuts_nothing_off_a_structure(store: Store) -> None:
+def test_a_hidden_stop_cuts_nothing_off_a_structure(store: AnyStore) -> None:
     """The model's end token, hidden, is the stop string itself, and comes where the grammar's text is whole."""
     done = run(store, says([b"[1]"]), regex=r"\[1\]x?", stop=["<|eos|>"])
     assert (done["text"], done["finish_reason"], done["structure_complete"]) == ("[1]", "stop_string", True)
 
 
 @pytest.mark.contract("OUT-7")
-def test_the_output_s_range_begins_behind_an_echo(store: Store) -> None:
+def test_the_output_s_range_begins_behind_an_echo(store: AnyStore) -> None:
     done = run(store, says([b"abc", b"de"]), prompt="no: ", echo_prompt=True, stop=["d"], alignment="span")
     assert done["text"] == "no: abc"
     assert done["visible"] == {"bytes": (4, 7), "characters": (4, 7)}
@@ -197,7 +203,7 @@ def test_the_output_s_range_begins_behind_an_echo(store: Store) -> None:
 
 @pytest.mark.contract("POL-6", "OUT-1", "OUT-7")
 @pytest.mark.parametrize("crash_every", [0, 2])
-def test_entries_of_a_cut_character_have_exact_bytes_that_join_to_the_output(store: Store, crash_every: int) -> None:
+def test_entries_of_a_cut_character_have_exact_bytes_that_join_to_the_output(store: AnyStore, crash_every: int) -> None:
     """Curly quotes of three byte tokens each: no text of an entry is part of another's, no alternative is joined."""
     quoted = "“so”".encode()
     case = Case([bytes([byte]) for byte in quoted], {"logprobs": 2}, "“so”", "eos")
@@ -213,7 +219,9 @@ def test_entries_of_a_cut_character_have_exact_bytes_that_join_to_the_output(sto
 @pytest.mark.contract("POL-6", "OUT-2", "OUT-7")
 @pytest.mark.parametrize("include_stop", [False, True])
 @pytest.mark.parametrize("how", HOWS, ids=str)
-def test_the_tokens_of_a_stop_have_entries_where_and_only_where_its_text_is_shown(store, include_stop, how) -> None:
+def test_the_tokens_of_a_stop_have_entries_where_and_only_where_its_text_is_shown(
+    store: AnyStore, include_stop: bool, how: dict[str, int]
+) -> None:
     draft = {"stop": ["I"], "logprobs": 1, "include_stop": include_stop, "alignment": "text"}
     text = "well, I" if include_stop else "well, "
     items = check(store, Case([b"well,", b" ", b"I", b" am"], draft, text, "stop_string"), **how)
@@ -224,7 +232,7 @@ def test_the_tokens_of_a_stop_have_entries_where_and_only_where_its_text_is_show
 
 
 @pytest.mark.contract("POL-6")
-def test_every_listed_token_has_its_own_log_probabilities_before_and_after_the_policy(store: Store) -> None:
+def test_every_listed_token_has_its_own_log_probabilities_before_and_after_the_policy(store: AnyStore) -> None:
     done = run(store, model(seed=3, period=7), temperature=0.7, top_k=5, seed=1, logprobs=4, max_new_tokens=12)
     assert [token["token"] for token in done["tokens"]] == done["token_ids"]
     for token in done["tokens"]:

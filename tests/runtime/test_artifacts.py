@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_model import NAME, fetched, reference, release, wheel
@@ -20,6 +21,7 @@ from decodelog.fsm.errors import (
     UnknownModel,
     UnsupportedModel,
 )
+from decodelog.runtime.families.decoder.weights import weight_files
 from decodelog.runtime.model import artifacts
 from decodelog.runtime.model.artifacts import fetch_model, find_model, list_models, load_facts
 
@@ -139,10 +141,11 @@ def test_a_directory_of_anyones_is_described_by_its_hashes(tmp_path: Path, fetch
     (copy / artifacts.MANIFEST).unlink()
     facts = load_facts(copy)
     assert facts.release_id == f"checkpoint-{facts.checkpoint_sha256[:16]}"
-    reference().save_pretrained(copy, max_shard_size="10KB")
+    tiny: Any = reference()
+    tiny.save_pretrained(copy, max_shard_size="10KB")
     (copy / "model.safetensors").unlink(missing_ok=True)
     sharded = load_facts(copy)
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in artifacts.weight_files(copy)]
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in weight_files(copy)]
     assert len(lines) > 2
     assert sharded.checkpoint_sha256 == hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -191,7 +194,7 @@ def test_a_special_id_that_the_vocabulary_lacks_is_refused_at_load(fetched: Path
         if kind == "pad":  # nothing is padded
             assert load_facts(fetched).pad_id in (None, *range(size))
             continue
-        if (where, kind) == ("tokenizer_config.json", "eos") and stated >= size:
+        if (where, kind) == ("tokenizer_config.json", "eos") and isinstance(stated, int) and stated >= size:
             with pytest.raises(ContradictoryModel, match=rf"its end token has the id {name}"):
                 load_facts(fetched)
             continue

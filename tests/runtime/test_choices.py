@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from cranks import admit, assert_audited, engine, finish, model, result, run, turn
-from databases import wall_clock_ms
+from databases import AnyStore, wall_clock_ms
 
-from decodelog.fsm.ports import Store
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.scripted.model import ScriptedModel
@@ -21,7 +20,7 @@ FLAT = model(rows=((0.0,) * 256,), then="repeat")  # every byte is as likely as 
 SAME = ("identity", "token_ids", "text", "finish_reason")
 
 
-def family(store: Store, of: ScriptedModel, **draft: Any) -> list[str]:
+def family(store: AnyStore, of: ScriptedModel, **draft: Any) -> list[str]:
     """Submit several choices; their jobs."""
     asked = draft_from({"prompt": "say ", "temperature": 1.0, "seed": 7, "max_new_tokens": 40, **draft})
     return submit_choices(store, of, "scripted", asked, wall_clock_ms()).found.jobs
@@ -36,7 +35,7 @@ def alone(of: ScriptedModel, choice: int, **draft: Any) -> dict[str, Any]:
 
 @pytest.mark.contract("POL-7", "POL-5", "ENV-5")
 @pytest.mark.parametrize("algorithm", ["philox4x32-10", "splitmix64"])
-def test_four_choices_of_one_seed_are_four_texts_and_each_is_what_it_is_alone(store: Store, algorithm: str) -> None:
+def test_four_choices_of_one_seed_are_four_texts_and_each_is_what_it_is_alone(store: AnyStore, algorithm: str) -> None:
     shape = {"batch_width": 4, "rng_algorithm": algorithm}
     jobs = family(store, FLAT, n=4, **shape)
     mate = admit(store, FLAT, temperature=1.0, seed=8, **shape)
@@ -50,7 +49,7 @@ def test_four_choices_of_one_seed_are_four_texts_and_each_is_what_it_is_alone(st
 
 
 @pytest.mark.contract("POL-7", "FSM-7")
-def test_each_choice_ends_where_it_would_alone(store: Store) -> None:
+def test_each_choice_ends_where_it_would_alone(store: AnyStore) -> None:
     ending = {"allowed_token_ids": [97, 98, 99, 100, 101], "stop_token_ids": [97]}
     jobs = family(store, FLAT, n=6, batch_width=6, **ending)
     finish(engine(store, FLAT, *jobs))
@@ -61,7 +60,7 @@ def test_each_choice_ends_where_it_would_alone(store: Store) -> None:
 
 
 @pytest.mark.contract("POL-7", "FSM-9")
-def test_a_choice_that_is_cancelled_leaves_the_others_as_they_were(store: Store) -> None:
+def test_a_choice_that_is_cancelled_leaves_the_others_as_they_were(store: AnyStore) -> None:
     jobs = family(store, FLAT, n=3, batch_width=3)
     crank = engine(store, FLAT, *jobs)
     turn(crank, 5)
@@ -78,7 +77,7 @@ def test_a_choice_that_is_cancelled_leaves_the_others_as_they_were(store: Store)
 
 
 @pytest.mark.contract("OUT-7")
-def test_choices_are_read_one_after_another_in_whatever_order_they_are_made(store: Store) -> None:
+def test_choices_are_read_one_after_another_in_whatever_order_they_are_made(store: AnyStore) -> None:
     jobs = family(store, FLAT, n=4)
     read: list[tuple[str, str]] = []
     turns = Turns(store, jobs, lambda job, emission: read.append((job, emission.text)))

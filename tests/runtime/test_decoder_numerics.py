@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ REAL_TOLERANCE = 5e-4
 # Same stack, other call shapes (chunks, cached steps): rounding only.
 SHAPE_TOLERANCE = 2e-5
 
-_SHAPE = {
+_SHAPE: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -66,13 +67,15 @@ def save_checkpoint(config: PreTrainedConfig, directory: Path, **options: object
             else:
                 parameter.mul_(10)
     model.save_pretrained(directory, **options)
-    return model
+    made: torch.nn.Module = model
+    return made
 
 
 @torch.no_grad()
 def reference(model: torch.nn.Module, tokens: list[int]) -> Tensor:
     """transformers' logits of every position, without a cache: [T, V]."""
-    return model(torch.tensor([tokens]), use_cache=False).logits[0]
+    scores: Tensor = model(torch.tensor([tokens]), use_cache=False).logits[0]
+    return scores
 
 
 def native(decoder: Decoder, prompt: list[int], steps: list[int], chunk: int | None = None) -> Tensor:

@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import cranks
 import pytest
-from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
+from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, state_of, transcript, turn
+from databases import AnyStore
+from score_rows import interval
 
 from decodelog.fsm.errors import NotAdmissible, Terminal
 from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.evidence.rng import unit_draw
-from decodelog.fsm.machine.events import AttemptStarted, CallCompleted, DecisionMade, LanesRebuilt, OutputCommitted
+from decodelog.fsm.machine.events import (
+    AttemptStarted,
+    CallCompleted,
+    DecisionMade,
+    Event,
+    LanesRebuilt,
+    OutputCommitted,
+)
+from decodelog.fsm.machine.state import State
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, CompleteCall, IssueDecision, StartAttempt
 from decodelog.fsm.ports import Outcome
+from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.scripted.script import Fault
 from decodelog.runtime.families.session import Prefill
+from decodelog.runtime.loop.engine import Engine
 from decodelog.service.jobs.compose import admit_job
 
-SAMPLED = {"temperature": 1.0, "top_p": 0.95, "top_k": 80, "ignore_eos": True}
-SEEDED = {"seed": 11, "spread": 2.0, "period": 64}
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "top_k": 80, "ignore_eos": True}
+SEEDED: dict[str, Any] = {"seed": 11, "spread": 2.0, "period": 64}
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["in-place", "beside"])
-def beside(request, monkeypatch):
+def beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test holds with the append between two calls, and with the append beside the next call."""
     monkeypatch.setattr(cranks, "BESIDE", request.param)
 
 
-def events(store, job):
+def events(store: AnyStore, job: str) -> list[Event]:
     return [event for record in store.read(job) for event in record.events]
 
 
 @pytest.mark.contract("FSM-2", "LOG-1", "FSM-5")
-def test_a_step_is_one_append_of_its_facts_keyed_by_its_receipt(store):
+def test_a_step_is_one_append_of_its_facts_keyed_by_its_receipt(store: AnyStore) -> None:
     job = admit(store, model("ab"))
     finish(engine(store, model("ab"), job))
     admission, attempt, *steps = store.read(job)
@@ -47,7 +62,7 @@ def test_a_step_is_one_append_of_its_facts_keyed_by_its_receipt(store):
 
 
 @pytest.mark.contract("FSM-7", "OUT-3", "FSM-8")
-def test_finish_reasons_and_frontiers_of_ordinary_ends(store):
+def test_finish_reasons_and_frontiers_of_ordinary_ends(store: AnyStore) -> None:
     hello = model("Hello, world.")
     assert run(store, hello)["finish_reason"] == "eos"
     assert run(store, hello)["text"] == "Hello, world."
@@ -61,13 +76,13 @@ def test_finish_reasons_and_frontiers_of_ordinary_ends(store):
     ignored = run(store, model("ab"), ignore_eos=True, max_new_tokens=5)
     assert (ignored["finish_reason"], ignored["usage"]["completion_tokens"]) == ("length", 5)
     for row in store.rows():
-        state = transcript(store, row.job).state
+        state = state_of(store, row.job)
         assert state.frontier.processed == state.frontier.prompt + state.frontier.output - 1
         assert state.frontier.suffix == "CLOSED_UNPROCESSED"
 
 
 @pytest.mark.contract("FSM-7")
-def test_a_stop_or_an_eos_on_the_last_allowed_token_is_not_a_length(store):
+def test_a_stop_or_an_eos_on_the_last_allowed_token_is_not_a_length(store: AnyStore) -> None:
     hello = model("Hello")
     assert run(store, hello, stop=["lo"], max_new_tokens=5)["finish_reason"] == "stop_string"
     assert run(store, hello, max_new_tokens=6)["finish_reason"] == "eos"
@@ -76,10 +91,10 @@ def test_a_stop_or_an_eos_on_the_last_allowed_token_is_not_a_length(store):
 
 @pytest.mark.contract("FSM-8")
 @pytest.mark.parametrize(("choice", "processed"), [("no_call", 0), ("prefill_only", 5)])
-def test_no_output_is_a_typed_choice(store, choice, processed):
+def test_no_output_is_a_typed_choice(store: AnyStore, choice: str, processed: int) -> None:
     job = admit(store, model(), max_new_tokens=0, zero_token_choice=choice)
     finish(engine(store, model(), job))
-    state = transcript(store, job).state
+    state = state_of(store, job)
     assert result(store, job)["finish_reason"] == "length"
     assert state.frontier.processed == (len(state.spec.prompt) if processed else 0)
     assert state.frontier.output == 0
@@ -88,7 +103,7 @@ def test_no_output_is_a_typed_choice(store, choice, processed):
 
 @pytest.mark.contract("POL-5", "POL-7")
 @pytest.mark.parametrize("algorithm", ["philox4x32-10", "splitmix64"])
-def test_a_sampled_job_is_the_same_alone_and_in_any_batch_and_differs_by_seed(store, algorithm):
+def test_a_sampled_job_is_the_same_alone_and_in_any_batch_and_differs_by_seed(store: AnyStore, algorithm: str) -> None:
     draft = {**SAMPLED, "rng_algorithm": algorithm, "max_new_tokens": 30}
     alone = run(store, model(**SEEDED), **draft, seed=42)["token_ids"]
     of = model(**SEEDED)
@@ -105,7 +120,7 @@ def test_a_sampled_job_is_the_same_alone_and_in_any_batch_and_differs_by_seed(st
 
 
 @pytest.mark.contract("FSM-5", "POL-5")
-def test_only_stochastic_decisions_consume_draws(store):
+def test_only_stochastic_decisions_consume_draws(store: AnyStore) -> None:
     of = model(**SEEDED)
     for draft, drawn in (({"ignore_eos": True, "max_new_tokens": 5}, False), ({**SAMPLED, "max_new_tokens": 5}, True)):
         job = admit(store, of, **draft)
@@ -114,11 +129,14 @@ def test_only_stochastic_decisions_consume_draws(store):
             if isinstance(event, DecisionMade):
                 selection = event.receipt.selection
                 assert (selection.unit_draw is not None) is drawn
-                assert not drawn or selection.start <= selection.unit_draw < selection.end
+                if drawn:
+                    start, end = interval(selection)
+                    assert selection.unit_draw is not None
+                    assert start <= selection.unit_draw < end
 
 
 @pytest.mark.contract("FSM-10", "CALL-9")
-def test_a_call_that_fails_keeps_the_old_state_and_the_job_goes_on(store):
+def test_a_call_that_fails_keeps_the_old_state_and_the_job_goes_on(store: AnyStore) -> None:
     whole = run(store, model("Hello"))
     shaken = run(store, model("Hello", (Fault(step=0, kind="raise", times=1), Fault(step=3, kind="raise", times=2))))
     assert shaken["token_ids"] == whole["token_ids"]
@@ -128,7 +146,7 @@ def test_a_call_that_fails_keeps_the_old_state_and_the_job_goes_on(store):
 
 
 @pytest.mark.contract("FSM-10")
-def test_past_the_retry_budget_the_job_fails_with_the_cause_and_its_tokens_stand(store):
+def test_past_the_retry_budget_the_job_fails_with_the_cause_and_its_tokens_stand(store: AnyStore) -> None:
     failed = run(store, model("Hello", (Fault(step=2, kind="raise"),)), retry_budget=2)
     assert (failed["state"], failed["text"]) == ("FAILED", "He")
     assert failed["error"]["code"] == "call_failed"
@@ -141,7 +159,9 @@ def test_past_the_retry_budget_the_job_fails_with_the_cause_and_its_tokens_stand
 @pytest.mark.parametrize(
     ("kind", "cause"), [("nan", "non_finite_scores"), ("infinity", "non_finite_scores"), ("raise", "call_failed")]
 )
-def test_a_fault_is_its_own_jobs_alone_and_costs_its_batch_mates_nothing(store, kind, cause):
+def test_a_fault_is_its_own_jobs_alone_and_costs_its_batch_mates_nothing(
+    store: AnyStore, kind: Literal["raise", "nan", "infinity"], cause: str
+) -> None:
     of = model("Hello, world.", (Fault(step=8, kind=kind),))
     bad = admit(store, of, retry_budget=0)
     made = engine(store, of, bad)
@@ -163,7 +183,7 @@ def test_a_fault_is_its_own_jobs_alone_and_costs_its_batch_mates_nothing(store, 
 
 
 @pytest.mark.contract("FSM-6", "RES-4")
-def test_a_recorded_receipt_is_committed_after_a_crash_and_nothing_is_drawn_again(store):
+def test_a_recorded_receipt_is_committed_after_a_crash_and_nothing_is_drawn_again(store: AnyStore) -> None:
     of = model(**SEEDED)
     expected = run(store, of, **SAMPLED, seed=5, max_new_tokens=8)
     job = admit(store, of, **SAMPLED, seed=5, max_new_tokens=8)
@@ -191,7 +211,9 @@ def test_a_recorded_receipt_is_committed_after_a_crash_and_nothing_is_drawn_agai
 @pytest.mark.contract("RES-4", "FSM-1", "OUT-7")
 @pytest.mark.parametrize("form", ["prefill", "reexecute"])
 @pytest.mark.parametrize("turns", [0, 1, 2, 7])
-def test_a_job_taken_over_after_any_turn_ends_as_if_nothing_had_happened(store, form, turns):
+def test_a_job_taken_over_after_any_turn_ends_as_if_nothing_had_happened(
+    store: AnyStore, form: str, turns: int
+) -> None:
     of = model(**SEEDED)
     draft = {**SAMPLED, "seed": 9, "max_new_tokens": 12, "stop": ["zq"]}
     expected = run(store, of, **draft)
@@ -206,34 +228,34 @@ def test_a_job_taken_over_after_any_turn_ends_as_if_nothing_had_happened(store, 
     }
     assert transcript(store, job).emissions[: len(seen)] == seen
     rebuilt = [event for event in events(store, job) if isinstance(event, LanesRebuilt)]
-    processed = len(transcript(store, job).state.spec.prompt) + turns - 1
+    processed = len(state_of(store, job).spec.prompt) + turns - 1
     assert [(event.form, event.tokens) for event in rebuilt] == ([(form, processed)] if turns else [])
     assert done["usage"]["recomputed_tokens"] == (processed if turns else 0)
     assert_audited(store)
 
 
 @pytest.mark.contract("RES-4")
-def test_reexecution_repeats_the_calls_that_made_the_lanes_also_after_a_prefill(store):
+def test_reexecution_repeats_the_calls_that_made_the_lanes_also_after_a_prefill(store: AnyStore) -> None:
     of = model(**SEEDED)
     job = admit(store, of, **SAMPLED, seed=2, max_new_tokens=12)
-    calls = []
+    calls: list[int | str] = []
 
-    def recording(made):
+    def recording(made: Engine) -> Engine:
         session = made.model.session(1)
         prepare = session.prepare
 
-        def recorded(asked):
+        def recorded(asked: Any) -> Any:
             calls.extend(len(call.tokens) if isinstance(call, Prefill) else 1 for call in asked)
             return prepare(asked)
 
-        session.prepare = recorded
+        vars(session)["prepare"] = recorded
         return made
 
     for turns, form in ((3, "prefill"), (4, "prefill"), (2, "reexecute")):
         made = recording(engine(store, model(**SEEDED), job, worker=f"{turns}", form=form))
         calls.append(form)
         turn(made, turns)
-    prompt = len(transcript(store, job).state.spec.prompt)
+    prompt = len(state_of(store, job).spec.prompt)
     assert calls == [
         *("prefill", prompt, 1, 1),
         *("prefill", prompt + 2, 1, 1, 1),
@@ -242,7 +264,7 @@ def test_reexecution_repeats_the_calls_that_made_the_lanes_also_after_a_prefill(
 
 
 @pytest.mark.contract("LOG-7", "FSM-9", "LOG-1")
-def test_a_worker_that_was_replaced_cannot_append_and_lets_go(store):
+def test_a_worker_that_was_replaced_cannot_append_and_lets_go(store: AnyStore) -> None:
     of = model("Hello, world.")
     job = admit(store, of)
     zombie = engine(store, of, job)
@@ -257,7 +279,7 @@ def test_a_worker_that_was_replaced_cannot_append_and_lets_go(store):
 
 
 @pytest.mark.contract("FSM-9")
-def test_after_the_end_a_late_result_and_a_late_cancel_are_refused(store):
+def test_after_the_end_a_late_result_and_a_late_cancel_are_refused(store: AnyStore) -> None:
     of = model("Hi")
     job = admit(store, of)
     held = claim(store, job)
@@ -270,7 +292,7 @@ def test_after_the_end_a_late_result_and_a_late_cancel_are_refused(store):
 
 
 @pytest.mark.contract("CALL-9", "FSM-9")
-def test_a_cancel_during_a_call_drops_its_result_and_keeps_what_was_committed(store):
+def test_a_cancel_during_a_call_drops_its_result_and_keeps_what_was_committed(store: AnyStore) -> None:
     of = model("Hello, world.")
     job, mate = admit(store, of), admit(store, of)
     made = engine(store, of, job, mate)
@@ -287,8 +309,8 @@ def test_a_cancel_during_a_call_drops_its_result_and_keeps_what_was_committed(st
 
 
 @pytest.mark.contract("OUT-8")
-def test_a_reader_that_fails_is_left_and_the_job_goes_on(store):
-    def sink(job, emissions, state):
+def test_a_reader_that_fails_is_left_and_the_job_goes_on(store: AnyStore) -> None:
+    def sink(job: str, emissions: Sequence[Emission], state: State) -> None:
         raise BrokenPipeError
 
     job = admit(store, model("Hello"))
@@ -297,10 +319,10 @@ def test_a_reader_that_fails_is_left_and_the_job_goes_on(store):
 
 
 @pytest.mark.contract("OUT-8", "FSM-9")
-def test_a_job_that_is_not_to_outlive_its_reader_ends_as_cancelled_with_what_is_committed(store):
-    seen = []
+def test_a_job_that_is_not_to_outlive_its_reader_ends_as_cancelled_with_what_is_committed(store: AnyStore) -> None:
+    seen: list[Emission] = []
 
-    def sink(name, emissions, state):
+    def sink(name: str, emissions: Sequence[Emission], state: State) -> None:
         if name == job:
             seen.extend(emissions)
             if len(seen) == 3:
@@ -318,10 +340,10 @@ def test_a_job_that_is_not_to_outlive_its_reader_ends_as_cancelled_with_what_is_
 
 
 @pytest.mark.contract("OUT-7", "LOG-4")
-def test_nothing_is_published_before_it_can_be_read_back(store):
-    seen = []
+def test_nothing_is_published_before_it_can_be_read_back(store: AnyStore) -> None:
+    seen: list[Emission] = []
 
-    def sink(job, emissions, state):
+    def sink(job: str, emissions: Sequence[Emission], state: State) -> None:
         durable = transcript(store, job).emissions
         assert durable[-len(emissions) :] == list(emissions)
         seen.extend(emissions)
@@ -334,7 +356,7 @@ def test_nothing_is_published_before_it_can_be_read_back(store):
 
 
 @pytest.mark.contract("ENV-9")
-def test_another_artifact_refuses_the_job_and_what_it_ran_on_is_recorded(store):
+def test_another_artifact_refuses_the_job_and_what_it_ran_on_is_recorded(store: AnyStore) -> None:
     of, other = model("Hello"), model("Other")
     job = admit(store, of)
     held = claim(store, job)

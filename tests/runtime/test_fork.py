@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from cranks import admit, assert_audited, engine, finish, model, result, run
+from databases import AnyStore
 
 from decodelog.fsm.errors import IdempotencyConflict, NoSuchStep, NotAdmissible, SchemaViolation
 from decodelog.fsm.machine.events import Parent, RequestAdmitted
-from decodelog.fsm.ports import Store
 from decodelog.fsm.request.draft import Draft
 from decodelog.fsm.request.envelope import Envelope
 from decodelog.service.jobs.fork import FIELDS, fork
@@ -20,11 +20,11 @@ SAMPLED: dict[str, Any] = {"temperature": 1.0, "top_k": 40, "seed": 5, "max_new_
 PROMPT_ONLY = {"prompt", "messages", "token_ids", "n", "trust_messages"}
 
 
-def bytes_of(store: Store, job: str) -> list[bytes]:
+def bytes_of(store: AnyStore, job: str) -> list[bytes]:
     return [record.chain for record in store.read(job)]
 
 
-def envelope_of(store: Store, job: str) -> Envelope:
+def envelope_of(store: AnyStore, job: str) -> Envelope:
     state = transcript_of(store, job).state
     assert state is not None
     return state.spec.envelope
@@ -37,7 +37,7 @@ def test_every_field_of_a_draft_has_a_plane_in_which_a_fork_takes_it() -> None:
 
 @pytest.mark.contract("ENV-8")
 @pytest.mark.parametrize("step", [0, 1, 7, 12])
-def test_a_fork_goes_on_from_the_prefix_and_the_parent_is_untouched(store: Store, step: int) -> None:
+def test_a_fork_goes_on_from_the_prefix_and_the_parent_is_untouched(store: AnyStore, step: int) -> None:
     parent = run(store, OF, **SAMPLED)
     before = bytes_of(store, parent["job"])
     made = fork(store, OF, parent["job"], step, {"seed": 6}, 0)
@@ -55,7 +55,7 @@ def test_a_fork_goes_on_from_the_prefix_and_the_parent_is_untouched(store: Store
 
 
 @pytest.mark.contract("ENV-5")
-def test_what_no_flag_speaks_of_is_as_it_was_and_what_one_does_is_new(store: Store) -> None:
+def test_what_no_flag_speaks_of_is_as_it_was_and_what_one_does_is_new(store: AnyStore) -> None:
     parent = run(store, OF, **SAMPLED, alignment="span", retry_budget=9)
     origin = envelope_of(store, parent["job"])
 
@@ -79,7 +79,7 @@ def test_what_no_flag_speaks_of_is_as_it_was_and_what_one_does_is_new(store: Sto
 
 
 @pytest.mark.contract("ENV-8")
-def test_one_key_is_one_fork(store: Store) -> None:
+def test_one_key_is_one_fork(store: AnyStore) -> None:
     parent = run(store, OF, **SAMPLED)
     first = fork(store, OF, parent["job"], 3, {}, 0, "key")
     again = fork(store, OF, parent["job"], 3, {}, 0, "key")
@@ -89,7 +89,7 @@ def test_one_key_is_one_fork(store: Store) -> None:
 
 
 @pytest.mark.contract("ENV-6", "ENV-9")
-def test_a_model_that_is_not_the_parents_is_refused_and_nothing_is_admitted(store: Store) -> None:
+def test_a_model_that_is_not_the_parents_is_refused_and_nothing_is_admitted(store: AnyStore) -> None:
     parent = run(store, OF, **SAMPLED)
     for other in (model("Another text."), model(seed=12, period=64)):
         for flags in ({}, {"temperature": 0}, {"batch_width": 2}):
@@ -102,7 +102,7 @@ def test_a_model_that_is_not_the_parents_is_refused_and_nothing_is_admitted(stor
     assert (made.artifact, made.text_interface) == (origin.artifact, origin.text_interface)
 
 
-def test_a_fork_of_a_running_job_keeps_what_is_committed(store: Store) -> None:
+def test_a_fork_of_a_running_job_keeps_what_is_committed(store: AnyStore) -> None:
     job = admit(store, OF, **SAMPLED)
     made = engine(store, OF, job)
     for _ in range(5):
@@ -118,7 +118,7 @@ def test_a_fork_of_a_running_job_keeps_what_is_committed(store: Store) -> None:
 
 
 @pytest.mark.contract("OUT-5", "ENV-6")
-def test_a_grammar_is_not_begun_anew_behind_a_prefix(store: Store) -> None:
+def test_a_grammar_is_not_begun_anew_behind_a_prefix(store: AnyStore) -> None:
     of = model("2024!")
     parent = run(store, of, regex="[0-9]{4}", max_new_tokens=9)
     with pytest.raises(NotAdmissible, match="grammar"):

@@ -27,7 +27,7 @@ PIECES = [*(bytes((byte,)) for byte in range(256)), b"<eos>", b"<|x|>", b"", *MO
 GRAMMARS = Grammars(PIECES, lambda token: token in (EOS, SPECIAL))
 
 INCOMPLETE, COMPLETE, TERMINATED, INVALID = Standing
-PERSON = {
+PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
     "required": ["name", "age"],
@@ -44,12 +44,15 @@ TREE = {
         }
     },
 }
-OPEN = {"type": "object", "additionalProperties": {"type": ["integer", "string", "null", "array", "boolean"]}}
+OPEN: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"type": ["integer", "string", "null", "array", "boolean"]},
+}
 
 
 def parser(source: Any, language: str = "json_schema", ending: tuple[int, ...] = (EOS,)) -> Parser:
     text = source if isinstance(source, str) else ordered_json(source)
-    return GRAMMARS.parser(Grammar(kind="grammar", language=language, source=text), ending)
+    return GRAMMARS.parser(Grammar.model_validate({"kind": "grammar", "language": language, "source": text}), ending)
 
 
 def follows(at: Parser, piece: bytes | int) -> bool:
@@ -60,7 +63,7 @@ def write(at: Parser, text: bytes) -> Standing:
     """Take a text byte by byte, each of which must be allowed."""
     standing = INCOMPLETE
     for byte in text:
-        assert follows(at, byte), f"{bytes([byte])} of {text!r} is not allowed"
+        assert follows(at, byte), f"{bytes([byte])!r} of {text!r} is not allowed"
         standing = at.take(byte)
     return standing
 
@@ -82,14 +85,14 @@ def write(at: Parser, text: bytes) -> Standing:
         ("lark", 'start: "a" start? "b"', b"aabb", TERMINATED),
     ],
 )
-def test_where_a_text_stands(language, source, text, standing):
+def test_where_a_text_stands(language: str, source: Any, text: bytes, standing: Standing) -> None:
     at = parser(source, language)
     assert write(at, text) is standing
     assert follows(at, EOS) == standing.whole
 
 
 @pytest.mark.contract("OUT-3")
-def test_an_end_token_is_allowed_exactly_where_the_text_is_whole_and_ends_it():
+def test_an_end_token_is_allowed_exactly_where_the_text_is_whole_and_ends_it() -> None:
     at = parser("ab?", "regex")
     assert not follows(at, EOS)
     at.take(ord("a"))
@@ -101,7 +104,7 @@ def test_an_end_token_is_allowed_exactly_where_the_text_is_whole_and_ends_it():
     assert (ended.take(ord("b")), other.take(EOS)) == (TERMINATED, COMPLETE)
 
 
-def test_a_token_that_is_not_allowed_makes_the_text_invalid_and_never_raises():
+def test_a_token_that_is_not_allowed_makes_the_text_invalid_and_never_raises() -> None:
     for token in (ord("b"), SPECIAL, UNUSED, EOS):
         at = parser("ab", "regex")
         assert not follows(at, token)
@@ -109,14 +112,14 @@ def test_a_token_that_is_not_allowed_makes_the_text_invalid_and_never_raises():
         assert at.take(ord("b")) is INVALID  # it stays so
 
 
-def test_unused_ids_and_special_tokens_are_in_no_text():
+def test_unused_ids_and_special_tokens_are_in_no_text() -> None:
     for source, language in ((".*", "regex"), ({}, "json_schema"), ("start: /(.|\\n)*/", "lark")):
         assert not follows(parser(source, language), UNUSED)
         assert not follows(parser(source, language), SPECIAL)
     assert follows(parser("start: <|x|>", "lark"), SPECIAL)  # named by the grammar itself
 
 
-def test_properties_come_in_the_order_of_the_schema():
+def test_properties_come_in_the_order_of_the_schema() -> None:
     at = parser({**PERSON, "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}})
     write(at, b'{"')
     assert follows(at, b"n")
@@ -140,7 +143,9 @@ def test_properties_come_in_the_order_of_the_schema():
         ("lark", "x: /a/", "start"),
     ],
 )
-def test_what_does_not_compile_or_has_no_text_is_refused_with_the_compilers_words(language, source, word):
+def test_what_does_not_compile_or_has_no_text_is_refused_with_the_compilers_words(
+    language: str, source: Any, word: str
+) -> None:
     with pytest.raises(GrammarRefused) as caught:
         parser(source, language)
     assert caught.value.language == language
@@ -152,7 +157,7 @@ def test_what_does_not_compile_or_has_no_text_is_refused_with_the_compilers_word
 
 
 @pytest.mark.parametrize("text", [b"\xf0\x9f\x98\x80", b"\xf0\x9f\x99\x8f"])
-def test_characters_of_several_byte_tokens_can_be_written_under_a_class(text):
+def test_characters_of_several_byte_tokens_can_be_written_under_a_class(text: bytes) -> None:
     at = parser("[\U0001f600-\U0001f64f]+", "regex")
     assert [write(at, text[index : index + 1]) for index in range(4)] == [INCOMPLETE] * 3 + [COMPLETE]
     assert not follows(at, ord("a"))
@@ -163,7 +168,7 @@ def test_characters_of_several_byte_tokens_can_be_written_under_a_class(text):
     assert pieces.take(PIECES.index(b"\x98\x80")) is COMPLETE
 
 
-def test_a_negated_class_takes_whole_characters_and_no_ill_formed_byte():
+def test_a_negated_class_takes_whole_characters_and_no_ill_formed_byte() -> None:
     at = parser("[^a]+", "regex")
     assert not follows(at, ord("a"))
     assert follows(at, 0xE2)
@@ -174,14 +179,14 @@ def test_a_negated_class_takes_whole_characters_and_no_ill_formed_byte():
     assert not follows(at, 0x80)  # overlong
 
 
-def test_a_raw_control_character_in_a_string_is_masked():
+def test_a_raw_control_character_in_a_string_is_masked() -> None:
     at = parser({"type": "string"})
     write(at, b'"a')
     assert not any(follows(at, byte) for byte in range(0x20))
     assert follows(at, b"\\")
 
 
-def test_a_leading_or_a_trailing_comma_is_masked():
+def test_a_leading_or_a_trailing_comma_is_masked() -> None:
     at = parser({"type": "array", "items": {"type": "integer"}})
     write(at, b"[")
     assert not follows(at, ord(","))
@@ -189,7 +194,7 @@ def test_a_leading_or_a_trailing_comma_is_masked():
     assert not follows(at, ord("]"))
 
 
-def test_digits_without_end_are_masked_at_the_bound():
+def test_digits_without_end_are_masked_at_the_bound() -> None:
     at = parser({})
     write(at, b"[" + b"1" * NUMERAL_BYTES_MAX)
     assert not any(follows(at, byte) for byte in b"0123456789.eE")
@@ -204,7 +209,7 @@ def test_digits_without_end_are_masked_at_the_bound():
     assert not follows(near, ord("e"))
 
 
-def test_blanks_without_end_are_masked_at_the_bound():
+def test_blanks_without_end_are_masked_at_the_bound() -> None:
     at = parser({})
     write(at, b"[" + b" " * (BLANKS_MAX - 1))
     assert follows(at, ord("\n"))
@@ -214,7 +219,7 @@ def test_blanks_without_end_are_masked_at_the_bound():
     assert follows(at, ord("1"))
 
 
-def test_a_repeated_key_is_masked_where_it_would_close():
+def test_a_repeated_key_is_masked_where_it_would_close() -> None:
     at = parser(OPEN)
     write(at, b'{"a":1,"a')
     assert not follows(at, ord('"'))
@@ -230,7 +235,7 @@ def test_a_repeated_key_is_masked_where_it_would_close():
     assert follows(inner, ord('"'))  # keys of other objects do not count
 
 
-def test_a_whole_repeated_key_within_one_token_is_masked():
+def test_a_whole_repeated_key_within_one_token_is_masked() -> None:
     at = parser({})
     write(at, b'{"a":1,')
     assert not follows(at, b'"a":1')
@@ -239,7 +244,7 @@ def test_a_whole_repeated_key_within_one_token_is_masked():
     assert follows(fresh, b'"a":1')
 
 
-def test_nesting_and_keys_without_end_are_masked_at_the_bound():
+def test_nesting_and_keys_without_end_are_masked_at_the_bound() -> None:
     deep = parser({})
     write(deep, b"[" * JSON_DEPTH_MAX)
     assert not follows(deep, ord("["))
@@ -291,7 +296,7 @@ def walk(schema: Any, seed: int, steps: int = 90) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("schema", [TREE, OPEN, {}, {"type": "array"}], ids=["tree", "open", "any", "array"])
-def test_every_walk_over_allowed_tokens_parses_and_the_guards_mask_is_exact(schema):
+def test_every_walk_over_allowed_tokens_parses_and_the_guards_mask_is_exact(schema: Any) -> None:
     ended, guarded = 0, 0
     for seed in range(12):
         text, removed = walk(schema, seed)
@@ -313,7 +318,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.contract("RES-4", "FSM-6")
-def test_a_parser_is_rebuilt_from_the_committed_tokens_however_many_it_had_taken():
+def test_a_parser_is_rebuilt_from_the_committed_tokens_however_many_it_had_taken() -> None:
     text = list(b'{"name": "Ada", "age": 36}')
     for cut in range(len(text)):
         lost, going = parser(PERSON), parser(PERSON)
@@ -327,14 +332,14 @@ def test_a_parser_is_rebuilt_from_the_committed_tokens_however_many_it_had_taken
         assert going.taken == len(text)
 
 
-def test_tokens_that_are_not_of_the_grammar_are_a_broken_invariant():
+def test_tokens_that_are_not_of_the_grammar_are_a_broken_invariant() -> None:
     with pytest.raises(BrokenInvariant, match="OUT-5"):
         parser(PERSON).stand_after(list(b"[1"))
     with pytest.raises(BrokenInvariant, match="OUT-5"):
         parser(OPEN).stand_after(list(b'{"a":1,"a":'))
 
 
-def test_a_fork_goes_its_own_way():
+def test_a_fork_goes_its_own_way() -> None:
     """So does its guard: the key that one of them has closed is not taken from the other."""
     begun = b'{"a":1,"'
     at = parser({})

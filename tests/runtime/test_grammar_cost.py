@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from cranks import admit, assert_audited, engine, finish, model, result, run, turn
+from databases import AnyStore
 from llguidance import LLParserLimits
 
 from decodelog.fsm.errors import GrammarRefused, GrammarTooCostly
@@ -46,7 +47,7 @@ def memory() -> MemoryStore:
 
 
 @pytest.mark.contract("POL-7", "FSM-10")
-def test_a_grammar_beyond_its_bounds_ends_its_job_alone_and_its_text_stays(store):
+def test_a_grammar_beyond_its_bounds_ends_its_job_alone_and_its_text_stays(store: AnyStore) -> None:
     of = long_tokens()
     job = admit(store, of, grammar=AMBIGUOUS, max_new_tokens=400)
     mates = [admit(store, of, max_new_tokens=60 + index) for index in range(4)]
@@ -67,7 +68,7 @@ def test_a_grammar_beyond_its_bounds_ends_its_job_alone_and_its_text_stays(store
 
 
 @pytest.mark.contract("RES-4", "FSM-4")
-def test_the_counted_bounds_are_reached_at_the_same_token_again_and_after_a_crash(memory):
+def test_the_counted_bounds_are_reached_at_the_same_token_again_and_after_a_crash(memory: AnyStore) -> None:
     of = long_tokens()
     whole = run(memory, of, grammar=AMBIGUOUS, max_new_tokens=400)
     tokens = whole["usage"]["completion_tokens"]
@@ -79,7 +80,9 @@ def test_the_counted_bounds_are_reached_at_the_same_token_again_and_after_a_cras
         assert (done["text"], done["error"]) == (whole["text"], whole["error"])
 
 
-def test_a_text_that_costs_too_much_to_bring_back_ends_its_job_too(memory, monkeypatch):
+def test_a_text_that_costs_too_much_to_bring_back_ends_its_job_too(
+    memory: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where a log was begun with other bounds than it goes on with."""
     of = long_tokens()
     job = admit(memory, of, grammar=AMBIGUOUS, max_new_tokens=400)
@@ -90,7 +93,7 @@ def test_a_text_that_costs_too_much_to_bring_back_ends_its_job_too(memory, monke
     assert result(memory, job)["usage"]["completion_tokens"] == 3
 
 
-def test_a_grammar_whose_first_mask_is_beyond_the_bounds_is_refused(memory):
+def test_a_grammar_whose_first_mask_is_beyond_the_bounds_is_refused(memory: AnyStore) -> None:
     of = ScriptedModel(ScriptedConfig(script=Script(text="a"), pieces=(Piece(text="a" * 300),)))
     with pytest.raises(GrammarRefused, match="items"):
         admit(memory, of, grammar=AMBIGUOUS)
@@ -101,16 +104,18 @@ def test_a_grammar_whose_first_mask_is_beyond_the_bounds_is_refused(memory):
     ("language", "source", "begin", "end"),
     [("json_schema", '{"maxLength":9000,"type":"string"}', '"', '"'), ("regex", r"<[^\n]{1,9000}>", "<", ">")],
 )
-def test_a_long_text_of_bounded_length_costs_no_more_than_it_may(language, source, begin, end):
+def test_a_long_text_of_bounded_length_costs_no_more_than_it_may(
+    language: str, source: str, begin: str, end: str
+) -> None:
     """Each of its characters, escapes and beginnings of characters is a state of its own for the lexer."""
     letters = Grammars([bytes([byte]) for byte in range(256)] + [b"quickbrownfox" * 4], lambda token: False)
-    at = letters.parser(Grammar(kind="grammar", language=language, source=source), [])
+    at = letters.parser(Grammar.model_validate({"kind": "grammar", "language": language, "source": source}), [])
     standings = [at.take(token) for token in (ord(begin), *[256] * 170, ord(end))]
     assert set(standings[:-1]) == {Standing.INCOMPLETE}
     assert standings[-1].whole
 
 
-def test_no_error_of_the_library_tells_of_the_text():
+def test_no_error_of_the_library_tells_of_the_text() -> None:
     letters = Grammars([b"quickbrownfox", b"b", b"quickbrownfox" * 4], lambda token: False)
     at = letters.parser(Grammar(kind="grammar", language="lark", source='start: s "B"\ns: /[a-z]/ | s s'), [])
     with pytest.raises(GrammarTooCostly) as caught:
@@ -147,15 +152,16 @@ def spend(wall_ms: list[float], cpu_ms: list[float]) -> Iterator[Spending]:
         yield spent
 
 
-def test_short_steps_never_add_up_to_too_much_and_the_processor_is_not_asked():
+def test_short_steps_never_add_up_to_too_much_and_the_processor_is_not_asked() -> None:
     short = [MASK_MS_MAX * 0.9] * 5000
     *_, spent = spend(short, [])
     assert spent.steps == 5000
     assert spent.over_s == 0
+    assert isinstance(spent.cpu, Clock)
     assert spent.cpu.asked == 0
 
 
-def test_long_steps_add_up_by_what_they_take_too_much():
+def test_long_steps_add_up_by_what_they_take_too_much() -> None:
     long = [MASK_MS_MAX + 100.0] * 50
     seen: list[int] = []
     with pytest.raises(GrammarTooCostly, match="this machine"):
@@ -163,13 +169,13 @@ def test_long_steps_add_up_by_what_they_take_too_much():
     assert len(seen) == 1 + MASKS_OVER_MS_MAX // 100  # the first long one only says that the processor is to be asked
 
 
-def test_a_busy_machine_ends_no_job():
+def test_a_busy_machine_ends_no_job() -> None:
     *_, spent = spend([500.0] * 200, [MASK_MS_MAX * 0.5] * 200)
     assert spent.over_s == 0
     assert spent.wall_s == pytest.approx(100)
 
 
-def test_a_parser_spends_by_these_clocks_and_its_fork_by_its_own(memory):
+def test_a_parser_spends_by_these_clocks_and_its_fork_by_its_own(memory: AnyStore) -> None:
     of = model()
     at = grammars_of(of).parser(Grammar(kind="grammar", language="regex", source="[ab]*"), [EOS])
     at.spent.wall, at.spent.cpu = Clock(*[2000.0] * 9), Clock(*[2000.0] * 9)
@@ -180,11 +186,12 @@ def test_a_parser_spends_by_these_clocks_and_its_fork_by_its_own(memory):
     assert (at.spent.steps, other.spent.steps) == (2, 1)
 
 
-def test_a_job_that_is_out_of_time_ends_typed_without_the_token_that_was_one_too_many(store):
+def test_a_job_that_is_out_of_time_ends_typed_without_the_token_that_was_one_too_many(store: AnyStore) -> None:
     of = model("aaaaaaaaaa")
     job, mate = admit(store, of, regex="a*"), admit(store, of)
     made = engine(store, of, job, mate)
     held = made.jobs[job].parser
+    assert held is not None
     held.spent.wall, held.spent.cpu = Clock(*[600.0] * 9), Clock(*[600.0] * 9)
     finish(made)
     done = result(store, job)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cranks import admit, assert_audited, engine, finish, result, run, turn
+from databases import AnyStore
 
 from decodelog.fsm.errors import GrammarRefused
 from decodelog.fsm.output.standing import Standing
@@ -29,7 +30,7 @@ INCOMPLETE, COMPLETE, TERMINATED, INVALID = Standing
 
 
 def parser(ending: list[int], source: str = "[0-9A-Z]+", language: str = "regex") -> Parser:
-    return GRAMMARS.parser(Grammar(kind="grammar", language=language, source=source), ending)
+    return GRAMMARS.parser(Grammar.model_validate({"kind": "grammar", "language": language, "source": source}), ending)
 
 
 def preferring(*tokens: int | str) -> ScriptedModel:
@@ -49,7 +50,7 @@ def memory() -> MemoryStore:
 
 
 @pytest.mark.parametrize("ending", [[EOS], [END], [TURN], [BLANK], [ord("7")], [EOS, END, TURN, BLANK], []])
-def test_each_of_the_list_is_masked_until_the_text_is_whole_and_allowed_from_there(ending):
+def test_each_of_the_list_is_masked_until_the_text_is_whole_and_allowed_from_there(ending: list[int]) -> None:
     at = parser(ending, '"[0-9A-Z]+"')
     every = {EOS, END, TURN, BLANK, ord("7")}
     for byte in b'"12':
@@ -66,7 +67,7 @@ def test_each_of_the_list_is_masked_until_the_text_is_whole_and_allowed_from_the
 
 
 @pytest.mark.parametrize("ending", [EOS, END, TURN, BLANK, ord("7")])
-def test_what_ends_a_text_is_no_part_of_it_and_nothing_follows(ending):
+def test_what_ends_a_text_is_no_part_of_it_and_nothing_follows(ending: int) -> None:
     at = parser([ending])
     assert at.take(ord("1")) is COMPLETE
     other = at.fork()
@@ -81,7 +82,7 @@ def test_what_ends_a_text_is_no_part_of_it_and_nothing_follows(ending):
     assert not early.allowed().any()
 
 
-def test_a_second_end_is_of_no_text():
+def test_a_second_end_is_of_no_text() -> None:
     at = parser([EOS, END])
     at.take(ord("1"))
     assert at.take(END) is COMPLETE
@@ -90,7 +91,7 @@ def test_a_second_end_is_of_no_text():
 
 @pytest.mark.contract("RES-4")
 @pytest.mark.parametrize("ending", [EOS, END, ord("7")])
-def test_a_parser_is_brought_back_to_before_and_behind_the_end(ending):
+def test_a_parser_is_brought_back_to_before_and_behind_the_end(ending: int) -> None:
     going, lost = parser([ending]), parser([ending])
     going.take(ord("1"))
     lost.stand_after([ord("1")])
@@ -99,14 +100,14 @@ def test_a_parser_is_brought_back_to_before_and_behind_the_end(ending):
     assert not lost.allowed().any()
 
 
-def test_a_text_that_only_an_end_could_go_on_with_is_invalid():
+def test_a_text_that_only_an_end_could_go_on_with_is_invalid() -> None:
     at = parser([ord("b")], "abc")
     assert at.take(ord("a")) is INVALID
     with pytest.raises(GrammarRefused, match="no text"):
         parser([ord("a")], "abc")
 
 
-def test_a_special_token_that_a_grammar_names_is_content_unless_it_ends_the_output():
+def test_a_special_token_that_a_grammar_names_is_content_unless_it_ends_the_output() -> None:
     source = 'start: "a" <[259]> "b"'
     at = parser([EOS], source, "lark")
     assert [at.take(token) for token in (ord("a"), TURN, ord("b"))] == [INCOMPLETE, INCOMPLETE, TERMINATED]
@@ -122,7 +123,7 @@ def outcome(done: dict[str, Any]) -> tuple[str, str, bool]:
 
 @pytest.mark.contract("FSM-7")
 @pytest.mark.parametrize("stop", [END, TURN])
-def test_a_stop_id_ends_no_structure_half_way_and_ends_a_whole_one_at_once(store, stop):
+def test_a_stop_id_ends_no_structure_half_way_and_ends_a_whole_one_at_once(store: AnyStore, stop: int) -> None:
     """The model wants nothing more than to stop; and where it must write a number, any end is as good as another."""
     of = preferring(stop, "{", '"', "a", ":", "1", "2", "}")
     schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}, "required": ["a"]}
@@ -135,12 +136,12 @@ def test_a_stop_id_ends_no_structure_half_way_and_ends_a_whole_one_at_once(store
     assert_audited(store)
 
 
-def test_a_stop_id_whose_text_the_structure_needs_leaves_it_without_a_way_on(memory):
+def test_a_stop_id_whose_text_the_structure_needs_leaves_it_without_a_way_on(memory: AnyStore) -> None:
     done = run(memory, preferring("a", "b"), regex="abc", stop_token_ids=[ord("b")])
     assert outcome(done) == ("a", "structured_error", False)
 
 
-def test_a_stop_id_whose_text_the_structure_can_do_without_is_written_another_way(memory):
+def test_a_stop_id_whose_text_the_structure_can_do_without_is_written_another_way(memory: AnyStore) -> None:
     done = run(memory, preferring(END, "E", "N", "D"), regex="END", stop_token_ids=[END])
     assert outcome(done) == ("END", "structured_complete", True)
     assert done["token_ids"] == [ord("E"), ord("N"), ord("D")]
@@ -148,7 +149,7 @@ def test_a_stop_id_whose_text_the_structure_can_do_without_is_written_another_wa
 
 @pytest.mark.contract("RES-4", "FSM-6")
 @pytest.mark.parametrize("turns", [0, 1, 2])
-def test_a_lost_job_ends_with_its_stop_id_where_it_would_have(store, turns):
+def test_a_lost_job_ends_with_its_stop_id_where_it_would_have(store: AnyStore, turns: int) -> None:
     of = ScriptedModel(ScriptedConfig(script=Script(tokens=(ord("1"), END, ord("2"), END)), pieces=PIECES))
     draft = {"regex": "[0-9]{2,}", "stop_token_ids": [END]}
     expected = run(store, of, **draft)

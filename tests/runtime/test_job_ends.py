@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, turn
+from databases import AnyStore
 from test_known_faults import decoding
 from test_overlap import held_engine
 
@@ -21,7 +22,7 @@ from decodelog.fsm.machine.transition import (
     IssueDecision,
     StartAttempt,
 )
-from decodelog.fsm.ports import Outcome, Store
+from decodelog.fsm.ports import Outcome
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.scripted.script import Fault
 from decodelog.runtime.families.session import Session
@@ -30,7 +31,7 @@ from decodelog.runtime.loop.job import Job
 
 @pytest.mark.contract("CALL-5")
 @pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_an_output_that_ends_the_text_costs_one_call_less_than_it_has_tokens(store: Store, outputs: int) -> None:
+def test_an_output_that_ends_the_text_costs_one_call_less_than_it_has_tokens(store: AnyStore, outputs: int) -> None:
     """So an output whose first token is the end costs no decode at all; counted by the decoder's own session."""
     of = decoding(lanes=1)
     (eos,) = of.facts.eos_ids
@@ -69,7 +70,7 @@ SPOILT: dict[str, tuple[Fault, int, dict[str, Any]]] = {
 
 @pytest.mark.contract("FSM-10")
 @pytest.mark.parametrize("what", SPOILT)
-def test_a_lane_that_may_be_spoilt_is_given_up_before_the_fault_is_durable(store: Store, what: str) -> None:
+def test_a_lane_that_may_be_spoilt_is_given_up_before_the_fault_is_durable(store: AnyStore, what: str) -> None:
     """Else a database that fails at this moment leaves a job that has not failed, with a lane that is kept."""
     fault, turns, draft = SPOILT[what]
     of = model("Hello", (fault,))
@@ -91,7 +92,7 @@ def test_a_lane_that_may_be_spoilt_is_given_up_before_the_fault_is_durable(store
 
 @pytest.mark.contract("FSM-10", "CALL-9")
 @pytest.mark.parametrize("what", ["a call that fails", "mates of one that fails"])
-def test_a_call_that_failed_leaves_no_lane_to_go_on_with(store: Store, what: str) -> None:
+def test_a_call_that_failed_leaves_no_lane_to_go_on_with(store: AnyStore, what: str) -> None:
     of = model("Hello", (Fault(step=1, kind="raise", times=1),))
     jobs = [admit(store, of) for _ in range(1 + what.startswith("mates"))]
     log, made = held_engine(store, of, *jobs)
@@ -117,7 +118,7 @@ ENDS: dict[str, Command] = {
 
 @pytest.mark.contract("LOG-1", "LOG-7", "FSM-9")
 @pytest.mark.parametrize("what", ENDS)
-def test_equal_commands_under_two_fences_are_two(store: Store, what: str) -> None:
+def test_equal_commands_under_two_fences_are_two(store: AnyStore, what: str) -> None:
     """The late one is refused, and not taken for a repetition of its own: who was replaced has not ended the job."""
     job = admit(store, model())
     zombie = claim(store, job)
@@ -138,7 +139,7 @@ def test_equal_commands_under_two_fences_are_two(store: Store, what: str) -> Non
 
 
 @pytest.mark.contract("LOG-1", "FSM-9")
-def test_equal_commands_of_two_jobs_or_at_two_places_are_two(store: Store) -> None:
+def test_equal_commands_of_two_jobs_or_at_two_places_are_two(store: AnyStore) -> None:
     cancel = CloseRequest(FinishReason.CANCELLED)
     jobs = [claim(store, admit(store, model())) for _ in range(2)]
     keys = [held.append_of(held.propose(cancel), held.state).key for held in jobs]
@@ -153,7 +154,7 @@ def test_equal_commands_of_two_jobs_or_at_two_places_are_two(store: Store) -> No
 
 
 @pytest.mark.contract("FSM-10", "LOG-10")
-def test_a_fault_whose_append_fails_leaves_nothing_of_the_spoilt_row(store: Store) -> None:
+def test_a_fault_whose_append_fails_leaves_nothing_of_the_spoilt_row(store: AnyStore) -> None:
     """The job has not failed then: its next owner calls again, and what it finds is its own."""
     of = model("Hello", (Fault(step=1, kind="nan", times=1),))
     job = admit(store, of)
@@ -172,7 +173,7 @@ def test_a_fault_whose_append_fails_leaves_nothing_of_the_spoilt_row(store: Stor
 
 
 @pytest.mark.contract("LOG-1", "LOG-2")
-def test_only_the_commit_of_a_receipt_is_keyed_by_it_and_an_end_beside_it_is_not(store: Store) -> None:
+def test_only_the_commit_of_a_receipt_is_keyed_by_it_and_an_end_beside_it_is_not(store: AnyStore) -> None:
     """Else whichever of the two comes second would be taken for a repetition of the first."""
     held = claim(store, admit(store, model()))
     held.record(store, StartAttempt(held.claim.fence, WORKER))
@@ -190,7 +191,7 @@ def test_only_the_commit_of_a_receipt_is_keyed_by_it_and_an_end_beside_it_is_not
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_log_that_ends_elsewhere_than_its_row_says_is_broken_under_its_own_fence(store: Store) -> None:
+def test_a_log_that_ends_elsewhere_than_its_row_says_is_broken_under_its_own_fence(store: AnyStore) -> None:
     job = admit(store, model())
     (claimed,) = store.claim(WORKER, 60_000, 1, [job])
     assert Job.load(store, claimed).head == claimed.head

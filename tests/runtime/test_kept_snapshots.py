@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from cranks import admit, claim, engine, finish, model, result, turn
+from databases import AnyStore, database_store
 from sqlalchemy import select, text, update
 
 from decodelog.fsm.errors import CorruptRecord
@@ -23,7 +25,7 @@ from decodelog.service.retention.erase import erase
 from decodelog.service.retention.seal import seal
 from decodelog.store.database.connection import connected
 from decodelog.store.database.tables import snapshots
-from decodelog.store.engine import open_store
+from decodelog.store.engine import DatabaseStore, open_store
 from decodelog.store.log.snapshots import STATES_KEPT
 
 pytestmark = pytest.mark.contract("RES-2", "RES-4")
@@ -46,13 +48,13 @@ def loaded(job: Job) -> tuple[object, ...]:
     )
 
 
-def without_snapshots(store, job: str) -> Transcript:
+def without_snapshots(store: AnyStore, job: str) -> Transcript:
     transcript = Transcript()
     load(transcript, store.read(job))
     return transcript
 
 
-def begun(store, turns: int = 14, **draft) -> str:
+def begun(store: AnyStore, turns: int = 14, **draft: Any) -> str:
     """A job that has made so many turns, with snapshots, and whose worker is gone."""
     of = model(TEXT)
     job = admit(store, of, max_new_tokens=60, **draft)
@@ -63,7 +65,7 @@ def begun(store, turns: int = 14, **draft) -> str:
 @pytest.mark.parametrize(
     "draft", [{}, {"temperature": 1.0, "seed": 3}, {"repetition_penalty": 1.2}, {"echo_prompt": True}]
 )
-def test_a_load_begins_at_the_newest_snapshot_and_finds_the_same(store, draft):
+def test_a_load_begins_at_the_newest_snapshot_and_finds_the_same(store: AnyStore, draft: dict[str, Any]) -> None:
     job = begun(store, **draft)
     kept = store.snapshot(job)
     assert kept is not None
@@ -76,7 +78,7 @@ def test_a_load_begins_at_the_newest_snapshot_and_finds_the_same(store, draft):
     assert audit(store).ok
 
 
-def test_a_job_that_is_taken_over_at_each_snapshot_ends_like_one_that_never_was(store):
+def test_a_job_that_is_taken_over_at_each_snapshot_ends_like_one_that_never_was(store: AnyStore) -> None:
     of = model(TEXT)
     shown: list[str] = []
 
@@ -103,7 +105,7 @@ def test_a_job_that_is_taken_over_at_each_snapshot_ends_like_one_that_never_was(
     assert store.snapshot(job) is None, "an ended job needs none"
 
 
-def test_a_tenure_that_was_replaced_keeps_no_snapshot(store):
+def test_a_tenure_that_was_replaced_keeps_no_snapshot(store: AnyStore) -> None:
     job = begun(store)
     before = store.snapshot(job)
     late = claim(store, job, dead=tuple(store.owners()))
@@ -116,7 +118,7 @@ def test_a_tenure_that_was_replaced_keeps_no_snapshot(store):
     assert store.snapshot(job) == snapshot
 
 
-def test_reading_on_from_a_head_gives_the_rest_and_no_other_head_is_taken(store):
+def test_reading_on_from_a_head_gives_the_rest_and_no_other_head_is_taken(store: AnyStore) -> None:
     job = begun(store)
     records = list(store.read(job))
     for place, record in enumerate(records):
@@ -129,28 +131,38 @@ def test_reading_on_from_a_head_gives_the_rest_and_no_other_head_is_taken(store)
 
 
 @pytest.fixture
-def database(database_url):
-    opened = open_store(database_url)
+def database(database_url: str) -> Iterator[DatabaseStore]:
+    opened = database_store(database_url)
     yield opened
     opened.close()
 
 
-def rows(url: str) -> list:
+def snapshot_of(store: AnyStore, job: str) -> Snapshot:
+    kept = store.snapshot(job)
+    assert kept is not None
+    return kept
+
+
+def rows(url: str) -> list[Any]:
     with connected(url) as database, database.single() as connection:
         return list(connection.execute(select(snapshots).order_by(snapshots.c.sequence)))
 
 
-def test_a_token_is_written_once_and_only_the_newest_states_are_kept(database, database_url):
+def test_a_token_is_written_once_and_only_the_newest_states_are_kept(
+    database: DatabaseStore, database_url: str
+) -> None:
     job = begun(database, turns=40)
     held = rows(database_url)
     assert len(held) > 4
     assert [row.state is not None for row in held[-STATES_KEPT - 1 :]] == [False, *[True] * STATES_KEPT]
     assert not any(row.state for row in held[:-STATES_KEPT])
-    assert sum(len(row.ids) for row in held) == 4 * held[-1].output == 4 * len(database.snapshot(job).token_ids)
+    assert sum(len(row.ids) for row in held) == 4 * held[-1].output == 4 * len(snapshot_of(database, job).token_ids)
 
 
 @pytest.mark.parametrize("column", ["sequence", "chain", "output", "ids", "link", "state"])
-def test_what_is_damaged_is_not_used_and_the_job_ends_the_same(database, database_url, column):
+def test_what_is_damaged_is_not_used_and_the_job_ends_the_same(
+    database: DatabaseStore, database_url: str, column: str
+) -> None:
     of = model(TEXT)
     undisturbed = admit(database, of, max_new_tokens=60)
     finish(engine(database, of, undisturbed))
@@ -166,19 +178,19 @@ def test_what_is_damaged_is_not_used_and_the_job_ends_the_same(database, databas
     assert (fault.job, fault.kind) == (job, "snapshot")
     made = engine(database, of, job, snapshot_events=EVERY)
     turn(made, 6)
-    assert database.snapshot(job).head.sequence > newest.sequence, "a new one follows on the last that was whole"
+    assert snapshot_of(database, job).head.sequence > newest.sequence, "a new one follows on the last that was whole"
     finish(made)
     assert result(database, job)["text"] == result(database, undisturbed)["text"]
 
 
-def test_one_that_is_whole_and_not_of_this_log_is_not_used(database, database_url):
+def test_one_that_is_whole_and_not_of_this_log_is_not_used(database: DatabaseStore, database_url: str) -> None:
     """A log that was put back from an older copy, beside snapshots that were not."""
     job = begun(database)
-    kept = database.snapshot(job)
+    kept = snapshot_of(database, job)
     fence = database.row(job).fence
     for head in (Head(kept.head.sequence, bytes(32)), Head(10**6, kept.head.chain)):
         database.keep([Keep(fence, 0, kept._replace(head=head))])
-        assert database.snapshot(job).head == head
+        assert snapshot_of(database, job).head == head
         (fault,) = audit(database).faults
         assert (fault.job, fault.kind) == (job, "snapshot")
         again = claim(database, job, dead=tuple(database.owners()))
@@ -187,7 +199,7 @@ def test_one_that_is_whole_and_not_of_this_log_is_not_used(database, database_ur
         assert again.state == without_snapshots(database, job).state
 
 
-def test_a_store_that_fails_to_keep_them_costs_nothing(sqlite_url):
+def test_a_store_that_fails_to_keep_them_costs_nothing(sqlite_url: str) -> None:
     """Snapshots are no part of what a job promises."""
     refuse = "CREATE TRIGGER refuse BEFORE INSERT ON snapshots BEGIN SELECT RAISE(ABORT, 'no'); END"
     with connected(sqlite_url) as opened, opened.transaction() as connection:
@@ -201,10 +213,10 @@ def test_a_store_that_fails_to_keep_them_costs_nothing(sqlite_url):
 
 
 @pytest.mark.contract("LOG-9")
-def test_the_append_that_ends_a_job_removes_its_snapshots_and_no_late_one_is_kept(store):
+def test_the_append_that_ends_a_job_removes_its_snapshots_and_no_late_one_is_kept(store: AnyStore) -> None:
     """So whoever ends it, and is killed right after, leaves none."""
     job, other = begun(store), begun(store)
-    kept = store.snapshot(job)
+    kept = snapshot_of(store, job)
     ending = claim(store, job, dead=tuple(store.owners()))
     ending.record(store, CloseRequest(FinishReason.CANCELLED))
     store.keep([Keep(ending.claim.fence, kept.head.sequence, kept)])
@@ -215,7 +227,9 @@ def test_the_append_that_ends_a_job_removes_its_snapshots_and_no_late_one_is_kep
 
 @pytest.mark.contract("LOG-9")
 @pytest.mark.parametrize("end", [seal, erase])
-def test_a_log_that_is_sealed_or_erased_leaves_no_snapshot(database, end):
+def test_a_log_that_is_sealed_or_erased_leaves_no_snapshot(
+    database: DatabaseStore, end: Callable[[Any, str], object]
+) -> None:
     """A snapshot that is there all the same, as in a database that was edited."""
     job = begun(database)
     with database._database.transaction() as connection:

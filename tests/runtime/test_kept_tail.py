@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cranks import admit, assert_audited, engine, finish, run, transcript, turn
+from cranks import admit, assert_audited, engine, finish, run, state_of, turn
+from databases import AnyStore
 from test_known_faults import decoding, selections
 from test_segments import SAMPLED, begun, kept, killed, rebuilds, resumed
 
 from decodelog.fsm.errors import CacheInUse
-from decodelog.fsm.ports import Store
 from decodelog.runtime.caches.segment_files import discard, folder_of
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.loop import segments as segments_module
@@ -60,11 +60,11 @@ def record_size(tail: Path, rows: int) -> int:
 @pytest.mark.parametrize("place", [0.0, 0.01, 0.3, 0.5, 0.77, 0.99])
 @pytest.mark.parametrize("harm", ["cut", "flip", "insert", "append"])
 def test_a_tail_that_is_torn_anywhere_costs_the_rows_behind_and_never_a_wrong_one(
-    store: Store, of: ScriptedModel, folder: Path, place: float, harm: str
+    store: AnyStore, of: ScriptedModel, folder: Path, place: float, harm: str
 ) -> None:
     whole = run(store, of, **SAMPLED)
     job = killed(store, of, folder, TURNS)
-    processed = transcript(store, job).state.frontier.processed
+    processed = state_of(store, job).frontier.processed
     (tail,) = tails(folder)
     start, data = int(tail.stem), tail.read_bytes()
     size, at = record_size(tail, processed - start), int(place * (len(data) - 1))
@@ -86,7 +86,7 @@ def test_a_tail_that_is_torn_anywhere_costs_the_rows_behind_and_never_a_wrong_on
 @pytest.mark.contract("RES-3", "LOG-10")
 @pytest.mark.parametrize("written", range(WRITES))
 def test_a_kill_between_any_two_writes_costs_what_was_not_written(
-    store: Store, of: ScriptedModel, folder: Path, written: int, monkeypatch: pytest.MonkeyPatch
+    store: AnyStore, of: ScriptedModel, folder: Path, written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each write of the writer's, a segment or rows of the tail, is the last one in turn."""
     whole, left = run(store, of, **SAMPLED), iter(range(written))
@@ -101,7 +101,7 @@ def test_a_kill_between_any_two_writes_costs_what_was_not_written(
         until("_append")
         job, _, segments = begun(store, of, folder, TURNS)
         segments.close()
-    processed = transcript(store, job).state.frontier.processed
+    processed = state_of(store, job).frontier.processed
     resumed(store, of, folder, job)
     ((form, tokens),) = rebuilds(store, job)
     if form == "tensors":
@@ -114,7 +114,7 @@ def test_a_kill_between_any_two_writes_costs_what_was_not_written(
 @pytest.mark.contract("LOG-4", "LOG-10")
 @pytest.mark.parametrize("turns", range(1, 13))
 def test_rows_whose_step_was_not_durable_yet_are_in_nobodys_way(
-    store: Store, of: ScriptedModel, folder: Path, turns: int
+    store: AnyStore, of: ScriptedModel, folder: Path, turns: int
 ) -> None:
     """A kill between a call and its append: the cache is ahead of the log, also where a segment was due."""
     whole = run(store, of, **SAMPLED)
@@ -128,7 +128,7 @@ def test_rows_whose_step_was_not_durable_yet_are_in_nobodys_way(
 
 @pytest.mark.parametrize("written", range(WRITES))
 def test_a_folder_that_is_removed_between_any_two_writes_is_kept_again_from_the_first_row_on(
-    store: Store, of: ScriptedModel, folder: Path, written: int, monkeypatch: pytest.MonkeyPatch
+    store: AnyStore, of: ScriptedModel, folder: Path, written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the crank has handed over more rows meanwhile, and where nothing comes after it but the job's end."""
     count = iter(range(99))
@@ -156,7 +156,7 @@ def test_a_folder_that_is_removed_between_any_two_writes_is_kept_again_from_the_
     assert selections(store, job) == selections(store, whole["job"])
 
 
-def test_one_record_more_a_step_whatever_came_before(store: Store, of: ScriptedModel, folder: Path) -> None:
+def test_one_record_more_a_step_whatever_came_before(store: AnyStore, of: ScriptedModel, folder: Path) -> None:
     job, made, segments = begun(store, of, folder, 1)
 
     def sizes_by_file() -> dict[Path, int]:
@@ -180,7 +180,7 @@ def test_one_record_more_a_step_whatever_came_before(store: Store, of: ScriptedM
 
 
 def test_whoever_wakes_and_writes_to_the_tail_of_its_successor_makes_no_row_wrong(
-    store: Store, of: ScriptedModel, folder: Path
+    store: AnyStore, of: ScriptedModel, folder: Path
 ) -> None:
     whole = run(store, of, **SAMPLED)
     job, sleeping, first = begun(store, of, folder, 6)
@@ -239,7 +239,7 @@ def test_what_a_killed_removal_has_left_goes_with_the_next(tmp_path: Path) -> No
     assert folder_of(tmp_path, binding).read_bytes() == b"no folder"
 
 
-def test_a_job_shorter_than_a_segment_is_kept_too(store: Store, of: ScriptedModel, folder: Path) -> None:
+def test_a_job_shorter_than_a_segment_is_kept_too(store: AnyStore, of: ScriptedModel, folder: Path) -> None:
     whole = run(store, of, **SAMPLED)
     job, segments = admit(store, of, **SAMPLED), Segments(folder)
     turn(engine(store, of, job, segments=segments), 9)

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cranks import WORKER, admit, assert_audited, claim, engine, finish, result, run, transcript, turn
+from cranks import WORKER, admit, assert_audited, claim, engine, finish, result, run, state_of, turn
+from databases import AnyStore
 
 from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.machine.events import DecisionMade, OutputCommitted
-from decodelog.fsm.ports import Store
-from decodelog.fsm.reading.transcript import Emission
+from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.decoder.config import parse_config
 from decodelog.runtime.families.decoder.model import seeded_decoder
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.scripted.script import Piece, Script, ScriptedConfig
-from decodelog.runtime.families.session import Session
+from decodelog.runtime.families.session import Decode, Prefill, Session
 from decodelog.store.memory.log import MemoryStore
 
 CANCELLED = FinishReason.CANCELLED
@@ -35,7 +35,7 @@ CONFIG = parse_config(
         "rms_norm_eps": 1e-5,
     }
 )
-ENDLESS = {"ignore_eos": True, "max_new_tokens": 12}
+ENDLESS: dict[str, Any] = {"ignore_eos": True, "max_new_tokens": 12}
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def ending_at(tokens: Sequence[int], eos: tuple[int, ...]) -> ScriptedModel:
     return of
 
 
-def selections(store: Store, job: str) -> list[Selection]:
+def selections(store: AnyStore, job: str) -> list[Selection]:
     events = (event for record in store.read(job) for event in record.events)
     return [event.receipt.selection for event in events if isinstance(event, DecisionMade)]
 
@@ -79,7 +79,7 @@ def selections(store: Store, job: str) -> list[Selection]:
 @pytest.mark.parametrize("wanted", [1, 50, 106])
 @pytest.mark.parametrize("stop_ids", [(), (0, 7)])
 def test_every_end_token_of_several_and_every_stop_id_waits_for_the_minimum(
-    store: Store, wanted: int, stop_ids: tuple[int, ...], sampled: dict[str, Any]
+    store: AnyStore, wanted: int, stop_ids: tuple[int, ...], sampled: dict[str, Any]
 ) -> None:
     """The model wants a secondary end token at the second step, and at every one after the minimum."""
     ends = (1, 50, 106)
@@ -96,7 +96,7 @@ def test_every_end_token_of_several_and_every_stop_id_waits_for_the_minimum(
 
 @pytest.mark.contract("OUT-3", "FSM-7")
 @pytest.mark.parametrize("wanted", [1, 50, 106])
-def test_each_end_token_of_several_ends_the_output(store: Store, wanted: int) -> None:
+def test_each_end_token_of_several_ends_the_output(store: AnyStore, wanted: int) -> None:
     done = run(store, ending_at([97, wanted], (1, 50, 106)))
     assert (done["finish_reason"], done["token_ids"]) == ("eos", [97, wanted])
 
@@ -105,12 +105,19 @@ def test_each_end_token_of_several_ends_the_output(store: Store, wanted: int) ->
 
 
 @pytest.mark.contract("CALL-9", "FSM-9")
-def test_a_cancel_while_the_prompt_is_computed_commits_and_shows_nothing_and_frees_the_lane_once(store: Store) -> None:
+def test_a_cancel_while_the_prompt_is_computed_commits_and_shows_nothing_and_frees_the_lane_once(
+    store: AnyStore,
+) -> None:
     """There is one lane: whoever comes next has it, and no second one comes into being."""
     of, shown = decoding(lanes=1), list[Emission]()
     session, calls = of.session(1), list[Any]()
     prepare = session.prepare
-    session.prepare = lambda asked: calls.extend(asked) or prepare(asked)  # type: ignore[method-assign]
+
+    def noted(asked: Sequence[Prefill | Decode]) -> Any:
+        calls.extend(asked)
+        return prepare(asked)
+
+    vars(session)["prepare"] = noted
     job = admit(store, of, **ENDLESS)
     made = engine(store, of, job, sink=lambda _, emissions, __: shown.extend(emissions))
     turn_cancelling(made, job)
@@ -135,7 +142,7 @@ def turn_cancelling(made: Any, *jobs: str) -> None:
 
 
 @pytest.mark.contract("POL-7", "OUT-8", "FSM-9")
-def test_choices_whose_reader_leaves_all_end_and_give_their_lanes_back(store: Store) -> None:
+def test_choices_whose_reader_leaves_all_end_and_give_their_lanes_back(store: AnyStore) -> None:
     """Two answers to one request, read as a stream that breaks after its first item, on as many lanes as answers."""
 
     def broken(job: str, emissions: Sequence[Emission], _: object) -> None:
@@ -157,7 +164,7 @@ def test_choices_whose_reader_leaves_all_end_and_give_their_lanes_back(store: St
 
 
 @pytest.mark.contract("POL-7", "FSM-9")
-def test_a_choice_that_is_cancelled_leaves_the_others_as_they_are_alone(store: Store) -> None:
+def test_a_choice_that_is_cancelled_leaves_the_others_as_they_are_alone(store: AnyStore) -> None:
     of = decoding(lanes=4)
     draft = {**ENDLESS, "temperature": 1.0, "seed": 7, "batch_width": 4}
     alone = [run(store, of, **draft, choice=choice)["token_ids"] for choice in range(3)]
@@ -176,7 +183,7 @@ def test_a_choice_that_is_cancelled_leaves_the_others_as_they_are_alone(store: S
 
 @pytest.mark.contract("POL-7", "CALL-6", "FSM-8")
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 1.0, "seed": 42}], ids=["greedy", "seeded"])
-def test_a_request_after_others_gives_the_answer_that_it_gives_first(store: Store, sampled: dict[str, Any]) -> None:
+def test_a_request_after_others_gives_the_answer_that_it_gives_first(store: AnyStore, sampled: dict[str, Any]) -> None:
     """Twice, after a prompt that is computed and not continued, and after another request, all in one lane."""
     of = decoding(lanes=1)
     between: list[dict[str, Any]] = [
@@ -195,7 +202,7 @@ def test_a_request_after_others_gives_the_answer_that_it_gives_first(store: Stor
 
 
 @pytest.mark.contract("POL-7", "POL-4", "CALL-6")
-def test_eight_slots_with_one_prompt_give_one_answer(store: Store) -> None:
+def test_eight_slots_with_one_prompt_give_one_answer(store: AnyStore) -> None:
     """Together, alone, and beside other prompts: the width of a call is part of the request, who shares it is not."""
     of = decoding(lanes=8)
     draft = {**ENDLESS, "batch_width": 8}
@@ -215,13 +222,13 @@ def test_eight_slots_with_one_prompt_give_one_answer(store: Store) -> None:
 
 
 @pytest.mark.contract("FSM-7", "OUT-7")
-def test_a_budget_of_one_token_is_a_length_wherever_one_looks(store: Store) -> None:
+def test_a_budget_of_one_token_is_a_length_wherever_one_looks(store: AnyStore) -> None:
     of, shown = decoding(lanes=1), list[Emission]()
     job = admit(store, of, ignore_eos=True, max_new_tokens=1)
     finish(engine(store, of, job, sink=lambda _, emissions, __: shown.extend(emissions)))
     done, row = result(store, job), store.row(job)
     assert (done["finish_reason"], done["state"], done["usage"]["completion_tokens"]) == ("length", "CLOSED", 1)
     assert (shown[-1].finish, row.finish, row.output) == ("length", "length", 1)
-    state = transcript(store, job).state
+    state = state_of(store, job)
     assert state is not None
     assert state.due == (FinishReason.LENGTH,)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 from cranks import LEASE_MS, assert_audited, model, result
-from databases import wall_clock_ms
+from databases import AnyStore, wall_clock_ms
 from workers import ENDLESS, FAST, running, wait_for
 
-from decodelog.fsm.errors import BrokenArtifact, NotRunnableHere
+from decodelog.fsm.errors import BrokenArtifact, NotRunnableHere, Problem
 from decodelog.fsm.request.draft import draft_from
+from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.host import THREADS
 from decodelog.runtime.loop.loading import Loading
 from decodelog.runtime.loop.worker import Worker
@@ -23,22 +27,31 @@ class PanicException(BaseException):
     """As a library in Rust raises it."""
 
 
-def admitted(store, name, of, **draft):
+def admitted(store: AnyStore, name: str, of: ScriptedModel, **draft: Any) -> str:
     return submit(store, of, name, draft_from({"prompt": "a", **draft}), 0).job
 
 
-def worker(store, load, heard, name="worker-1", **pace):
+def lease_of(store: AnyStore, job: str) -> int:
+    until_ms = store.row(job).lease_until_ms
+    assert until_ms is not None
+    return until_ms
+
+
+def worker(
+    store: AnyStore, load: Callable[[str], Any], heard: dict[str, Problem], name: str = "worker-1", **pace: Any
+) -> Worker:
     return Worker(
         name, store, load, admit_job, wall_clock_ms, notice=heard.__setitem__, pace=replace(FAST, **pace)
     )  # fmt: skip
 
 
 @pytest.mark.contract("LOG-7", "CALL-9")
-def test_a_load_that_hangs_holds_nobody_up_and_gives_its_jobs_back(store):
+def test_a_load_that_hangs_holds_nobody_up_and_gives_its_jobs_back(store: AnyStore) -> None:
     """The other model's job is claimed while the first one hangs, and runs to its end."""
-    go_on, of, heard = threading.Event(), model("Hello"), {}
+    go_on, of = threading.Event(), model("Hello")
+    heard: dict[str, Problem] = {}
 
-    def load(name):
+    def load(name: str) -> Any:
         if name == "stuck":
             go_on.wait()
         return of
@@ -62,11 +75,12 @@ def test_a_load_that_hangs_holds_nobody_up_and_gives_its_jobs_back(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_load_that_takes_longer_than_a_lease_keeps_its_job_and_others_their_turns(store):
-    go_on, heard = threading.Event(), {}
+def test_a_load_that_takes_longer_than_a_lease_keeps_its_job_and_others_their_turns(store: AnyStore) -> None:
+    go_on = threading.Event()
+    heard: dict[str, Problem] = {}
     models = {"slow": model("Hello"), "endless": model(**ENDLESS)}
 
-    def load(name):
+    def load(name: str) -> Any:
         if name == "slow":
             go_on.wait()
         return models[name]
@@ -76,8 +90,8 @@ def test_a_load_that_takes_longer_than_a_lease_keeps_its_job_and_others_their_tu
         wait_for(lambda: store.row(endless).output > 0)
         slow = admitted(store, "slow", models["slow"])
         wait_for(lambda: store.row(slow).owner is not None)
-        until = store.row(slow).lease_until_ms
-        wait_for(lambda: store.row(slow).lease_until_ms > until + 600)
+        until = lease_of(store, slow)
+        wait_for(lambda: lease_of(store, slow) > until + 600)
         output = store.row(endless).output
         wait_for(lambda: store.row(endless).output > output)
         go_on.set()
@@ -86,17 +100,22 @@ def test_a_load_that_takes_longer_than_a_lease_keeps_its_job_and_others_their_tu
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_model_that_is_ready_too_late_serves_the_next_job(store):
-    go_on, of, heard = threading.Event(), model("Hello"), {}
+def test_a_model_that_is_ready_too_late_serves_the_next_job(store: AnyStore) -> None:
+    go_on, of = threading.Event(), model("Hello")
+    heard: dict[str, Problem] = {}
     late = admitted(store, "late", of)
     with running(worker(store, lambda name: (go_on.wait(), of)[1], heard, load_ms=1)):
         wait_for(lambda: late in heard)
         go_on.set()
+
+        def settled(job: str) -> bool:
+            return store.row(job).finish is not None or job in heard
+
         following = admitted(store, "late", of)
-        wait_for(lambda: store.row(following).finish is not None or following in heard)
+        wait_for(partial(settled, following))
         while following in heard:  # the thread that has loaded it had no time yet
             following = admitted(store, "late", of)
-            wait_for(lambda job=following: store.row(job).finish is not None or job in heard)
+            wait_for(partial(settled, following))
     assert result(store, following)["text"] == "Hello"
 
 
@@ -107,16 +126,19 @@ def test_a_model_that_is_ready_too_late_serves_the_next_job(store):
     ids=lambda raised: type(raised).__name__,
 )
 @pytest.mark.parametrize("place", ["load", "weights"])
-def test_whatever_a_library_raises_is_a_typed_reason_and_ends_nobody(store, raised, place):
-    of, heard = model("Hello"), {}
+def test_whatever_a_library_raises_is_a_typed_reason_and_ends_nobody(
+    store: AnyStore, raised: BaseException, place: str
+) -> None:
+    of = model("Hello")
+    heard: dict[str, Problem] = {}
 
     class Heavy:
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> Any:
             if name == "recorded":
                 raise raised
             return getattr(of, name)
 
-    def load(name):
+    def load(name: str) -> Any:
         if name == "bad" and place == "load":
             raise raised
         return Heavy() if name == "bad" else of
@@ -131,10 +153,11 @@ def test_whatever_a_library_raises_is_a_typed_reason_and_ends_nobody(store, rais
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_model_that_failed_once_is_tried_again_for_the_next_job(store):
-    of, heard, loads = model("Hello"), {}, []
+def test_a_model_that_failed_once_is_tried_again_for_the_next_job(store: AnyStore) -> None:
+    of, loads = model("Hello"), list[str]()
+    heard: dict[str, Problem] = {}
 
-    def load(name):
+    def load(name: str) -> Any:
         loads.append(name)
         if len(loads) == 1:
             raise BrokenArtifact(name, "is being copied")
@@ -146,22 +169,23 @@ def test_a_model_that_failed_once_is_tried_again_for_the_next_job(store):
     assert result(store, second)["text"] == "Hello"
 
 
-def test_what_is_to_end_the_process_is_no_result_of_a_load():
-    ended = []
+def test_what_is_to_end_the_process_is_no_result_of_a_load() -> None:
+    ended: list[str] = []
 
     class Host:
         monotonic_s = THREADS.monotonic_s
         flag = THREADS.flag
 
-        def start(self, run, name):
+        def start(self, run: Callable[[], object], name: str) -> None:
             with pytest.raises(SystemExit):
                 run()
             ended.append(name)
 
-    def leave():
+    def leave() -> None:
         raise SystemExit
 
-    loading = Loading("it", leave, 0.0, Host())
+    host: Any = Host()
+    loading = Loading("it", leave, 0.0, host)
     assert ended == ["loading it"]
     with pytest.raises(NotRunnableHere):
         loading.result()

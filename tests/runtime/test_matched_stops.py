@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cranks import admit, assert_audited, engine, finish, result, run, turn
+from databases import AnyStore
 
 from decodelog.fsm.errors import BrokenInvariant
 from decodelog.fsm.machine.events import OutputCommitted
@@ -67,7 +68,9 @@ def committed(store: Any, job: str) -> list[Any]:
         ({"stop_on_json": True}, "structured_complete", None),
     ],
 )
-def test_the_stop_is_named_wherever_the_end_is(store, draft, reason, stop):
+def test_the_stop_is_named_wherever_the_end_is(
+    store: AnyStore, draft: dict[str, Any], reason: str, stop: str | None
+) -> None:
     of = writing("[]" if "stop_on_json" in draft else "b\u00e9", END, "x")
     job = admit(store, of, **draft)
     finish(engine(store, of, job))
@@ -88,7 +91,7 @@ def test_the_stop_is_named_wherever_the_end_is(store, draft, reason, stop):
     assert_audited(store)
 
 
-def test_nothing_is_named_before_the_end_and_a_cancel_has_no_stop(store):
+def test_nothing_is_named_before_the_end_and_a_cancel_has_no_stop(store: AnyStore) -> None:
     of = writing("abcdef")
     job = admit(store, of)
     made = engine(store, of, job)
@@ -99,7 +102,7 @@ def test_nothing_is_named_before_the_end_and_a_cancel_has_no_stop(store):
     assert (result(store, job)["finish_reason"], result(store, job)["matched_stop"]) == ("cancelled", None)
 
 
-def test_a_stop_is_named_where_a_cancel_came_at_the_same_time(store):
+def test_a_stop_is_named_where_a_cancel_came_at_the_same_time(store: AnyStore) -> None:
     """The text ends at the stop all the same."""
     of = writing("ab", END)
     job = admit(store, of, stop=["END"], final_cache="repaired")
@@ -113,7 +116,9 @@ def test_a_stop_is_named_where_a_cancel_came_at_the_same_time(store):
 
 
 @pytest.mark.contract("FSM-7")
-def test_of_several_stops_the_declared_order_says_which_is_named(monkeypatch, memory):
+def test_of_several_stops_the_declared_order_says_which_is_named(
+    monkeypatch: pytest.MonkeyPatch, memory: AnyStore
+) -> None:
     of = writing("ab", END)
     order = list(DEFAULT_ORDER)
     order.remove(FinishReason.STOP_TOKEN)
@@ -125,13 +130,14 @@ def test_of_several_stops_the_declared_order_says_which_is_named(monkeypatch, me
 
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("claimed", ["EN", END, EOS])
-def test_a_commit_that_names_another_stop_is_found(memory, claimed):
+def test_a_commit_that_names_another_stop_is_found(memory: AnyStore, claimed: str | int) -> None:
     of = writing("ab", END)
     job = admit(memory, of, stop=["END"])
     finish(engine(memory, of, job))
     log = [event for record in memory.read(job) for event in record.events]
     at = max(index for index, event in enumerate(log) if isinstance(event, OutputCommitted))
     last = log[at]
+    assert isinstance(last, OutputCommitted)
     log[at] = OutputCommitted(last.output, last.state, claimed)
     with pytest.raises(BrokenInvariant, match="not stopped by"):
         fold_all(log)
@@ -141,9 +147,11 @@ def test_a_commit_that_names_another_stop_is_found(memory, claimed):
 
 
 @pytest.mark.parametrize(("alignment", "include"), list(product(ALIGNMENTS, (False, True))))
-def test_a_stop_string_and_a_stop_id_of_the_same_text_leave_the_same(store, alignment, include):
+def test_a_stop_string_and_a_stop_id_of_the_same_text_leave_the_same(
+    store: AnyStore, alignment: str, include: bool
+) -> None:
     of = writing("a\u00e9", END, "x")
-    told = []
+    told: list[Any] = []
     for draft in ({"stop": ["END"]}, {"stop_token_ids": [END]}):
         job = admit(store, of, alignment=alignment, include_stop=include, logprobs=2, **draft)
         finish(engine(store, of, job))
@@ -170,19 +178,21 @@ def test_a_stop_string_and_a_stop_id_of_the_same_text_leave_the_same(store, alig
         (("aEN", END), {"stop": ["ENX"]}, "aEN"),  # held for a string that does not come
     ],
 )
-def test_the_text_ends_before_the_first_byte_of_whatever_stopped_it(memory, alignment, tokens, draft, text):
+def test_the_text_ends_before_the_first_byte_of_whatever_stopped_it(
+    memory: AnyStore, alignment: str, tokens: tuple[str | int, ...], draft: dict[str, Any], text: str
+) -> None:
     done = run(memory, writing(*tokens), alignment=alignment, stop_token_ids=[END], **draft)
     assert done["text"] == text
     assert_audited(memory)
 
 
-def test_an_unfinished_character_before_a_stop_id_is_replaced_as_at_any_end(memory):
+def test_an_unfinished_character_before_a_stop_id_is_replaced_as_at_any_end(memory: AnyStore) -> None:
     of = ScriptedModel(ScriptedConfig(script=Script(tokens=(ord("a"), 0xF0, 0x9F, END)), pieces=PIECES))
     assert run(memory, of, stop_token_ids=[END])["text"] == "a\ufffd"
 
 
 @pytest.mark.parametrize("include", [False, True])
-def test_a_hidden_stop_has_no_text_to_remove(memory, include):
+def test_a_hidden_stop_has_no_text_to_remove(memory: AnyStore, include: bool) -> None:
     of = writing("ab", TURN)
     done = run(memory, of, stop_token_ids=[TURN], include_stop=include)
     assert (done["text"], done["token_ids"]) == ("ab", [97, 98, TURN])
@@ -190,7 +200,7 @@ def test_a_hidden_stop_has_no_text_to_remove(memory, include):
     assert (done["text"], done["token_ids"]) == ("ab", [97, 98, EOS])
 
 
-def test_a_special_stop_that_is_shown_goes_as_its_string_would(memory):
+def test_a_special_stop_that_is_shown_goes_as_its_string_would(memory: AnyStore) -> None:
     of = writing("ab", TURN)
     for draft in ({"stop_token_ids": [TURN]}, {"stop": ["<turn>"]}):
         for include, text in ((False, "ab"), (True, "ab<turn>")):
@@ -199,20 +209,20 @@ def test_a_special_stop_that_is_shown_goes_as_its_string_would(memory):
 
 
 @pytest.mark.parametrize("include", [False, True])
-def test_an_end_token_is_the_models_own_and_shown_as_the_token_that_it_is(memory, include):
+def test_an_end_token_is_the_models_own_and_shown_as_the_token_that_it_is(memory: AnyStore, include: bool) -> None:
     for shown, text in ((True, "ab"), (False, "ab<|eos|>")):
         done = run(memory, writing("ab"), skip_special_tokens=shown, include_stop=include)
         assert (done["text"] == text, done["matched_stop"]) == (True, EOS), done["text"]
 
 
-def test_under_a_grammar_the_text_is_the_structure_also_where_special_tokens_are_shown(memory):
+def test_under_a_grammar_the_text_is_the_structure_also_where_special_tokens_are_shown(memory: AnyStore) -> None:
     done = run(memory, writing("12"), regex="[0-9]+", skip_special_tokens=False)
     assert (done["text"], done["structure_complete"]) == ("12", True)
     done = run(memory, writing("12"), regex="[0-9]+", skip_special_tokens=False, include_stop=True)
     assert (done["text"] != "12", done["structure_complete"]) == (True, False)
 
 
-def test_before_the_least_number_of_tokens_a_stop_id_is_held_back_and_counts_from_there_on(memory):
+def test_before_the_least_number_of_tokens_a_stop_id_is_held_back_and_counts_from_there_on(memory: AnyStore) -> None:
     row = [0.0] * END + [9.0]
     row[ord("a")] = 5.0
     of = ScriptedModel(ScriptedConfig(script=Script(rows=(tuple(row),), then="repeat"), pieces=PIECES))
@@ -221,7 +231,7 @@ def test_before_the_least_number_of_tokens_a_stop_id_is_held_back_and_counts_fro
 
 
 @pytest.mark.contract("OUT-6")
-def test_a_structure_that_a_stop_id_cuts_is_not_complete(memory):
+def test_a_structure_that_a_stop_id_cuts_is_not_complete(memory: AnyStore) -> None:
     of = writing("[1", ord("]"))
     for draft in ({"stop": ["]"]}, {"stop_token_ids": [ord("]")]}):
         cut = run(memory, of, stop_on_json=True, **draft)
@@ -232,7 +242,9 @@ def test_a_structure_that_a_stop_id_cuts_is_not_complete(memory):
 
 @pytest.mark.contract("OUT-5")
 @pytest.mark.parametrize(("include", "text", "whole"), [(False, "12", True), (True, "12END", False)])
-def test_a_structure_ends_before_the_stop_id_that_ends_it(memory, include, text, whole):
+def test_a_structure_ends_before_the_stop_id_that_ends_it(
+    memory: AnyStore, include: bool, text: str, whole: bool
+) -> None:
     for draft in ({}, {"stop": ["END"]}, {"stop": ["EN"]}):
         if include and draft.get("stop") == ["EN"]:
             continue
@@ -246,7 +258,7 @@ def test_a_structure_ends_before_the_stop_id_that_ends_it(memory, include, text,
 
 @pytest.mark.contract("RES-2", "RES-4")
 @pytest.mark.parametrize("draft", [{"stop": ["END"]}, {"stop_token_ids": [END]}, {}])
-def test_a_job_that_was_lost_or_forked_names_its_stop(store, draft):
+def test_a_job_that_was_lost_or_forked_names_its_stop(store: AnyStore, draft: dict[str, Any]) -> None:
     of = writing("ab", END)
     expected = run(store, of, **draft)
     for turns in (1, 2):
@@ -262,7 +274,7 @@ def test_a_job_that_was_lost_or_forked_names_its_stop(store, draft):
 
 
 @pytest.mark.parametrize("draft", [{"stop": ["END"]}, {"stop_token_ids": [END]}])
-def test_a_repair_keeps_the_stop_that_was_named_before_it(store, draft):
+def test_a_repair_keeps_the_stop_that_was_named_before_it(store: AnyStore, draft: dict[str, Any]) -> None:
     of = writing("ab", END)
     done = run(store, of, final_cache="repaired", **draft)
     assert (done["text"], done["matched_stop"]) == ("ab", "END" if "stop" in draft else END)

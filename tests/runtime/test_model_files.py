@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from test_decoder_config import RAW, write
 
 from decodelog.fsm.errors import BrokenArtifact, ContradictoryModel, LimitExceeded, UnsupportedModel
+from decodelog.fsm.limits import MODEL_JSON_BYTES_MAX
 from decodelog.runtime import files
 from decodelog.runtime.families.decoder import weights
 from decodelog.runtime.families.decoder.config import parse_config
@@ -78,7 +79,7 @@ def test_layers_that_the_config_does_not_have_are_named_with_its_number(tmp_path
 
 def shards(directory: Path, first: dict[str, torch.Tensor], second: dict[str, torch.Tensor], index: bool) -> None:
     (directory / "model.safetensors").unlink()
-    places = {}
+    places: dict[str, str] = {}
     for number, tensors in enumerate((first, second), 1):
         save_file(tensors, directory / f"shard-{number}.safetensors")
         places |= dict.fromkeys(tensors, f"shard-{number}.safetensors")
@@ -158,7 +159,7 @@ def test_what_is_no_regular_file_is_refused_and_never_read(tmp_path: Path, name:
 def test_a_file_larger_than_any_of_its_kind_is_refused_by_its_size(tmp_path: Path, name: str) -> None:
     checkpoint(tmp_path)
     with (tmp_path / name).open("wb") as file:
-        file.truncate(files.MODEL_JSON_BYTES_MAX + 1)
+        file.truncate(MODEL_JSON_BYTES_MAX + 1)
     with pytest.raises(LimitExceeded, match=name.replace(".", r"\.")):
         load_facts(tmp_path)
 

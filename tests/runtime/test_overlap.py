@@ -5,63 +5,71 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Sequence
 from statistics import median
+from typing import Any, NoReturn
 
 import pytest
 from cranks import admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
+from databases import AnyStore
 from workers import PATIENCE_S
 
 from decodelog.fsm.errors import DatabaseUnavailable
 from decodelog.fsm.machine.events import CallCompleted
-from decodelog.fsm.ports import Outcome
+from decodelog.fsm.ports import Append, AppendResult, Durable, Outcome
+from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.finish import FinishReason
+from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.loop import retry as patience
 from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop.writer import Sink
 from decodelog.store.database import driver
 from decodelog.store.engine import open_store
 
-SEEDED = {"seed": 11, "spread": 2.0, "period": 64}
-SAMPLED = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "max_new_tokens": 12}
+SEEDED: dict[str, Any] = {"seed": 11, "spread": 2.0, "period": 64}
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 5, "ignore_eos": True, "max_new_tokens": 12}
 
 
 class Held:
     """A log whose appends wait to be let through before they are durable, or fail."""
 
-    def __init__(self, store):
+    def __init__(self, store: AnyStore) -> None:
         self._store = store
         self.through = threading.Event()
         self.through.set()
-        self.failure = None
+        self.failure: BaseException | None = None
         self.begun = 0
 
-    def begin(self, batch):
+    def begin(self, batch: Sequence[Append]) -> Durable:
         self.begun += 1
         durable = self._store.begin(batch) if self.failure is None else self._fail
 
-        def wait():
+        def wait() -> list[AppendResult]:
             assert self.through.wait(PATIENCE_S)
             return durable()
 
         return wait
 
-    def _fail(self):
+    def _fail(self) -> NoReturn:
+        assert self.failure is not None
         raise self.failure
 
-    def append(self, batch):
+    def append(self, batch: Sequence[Append]) -> list[AppendResult]:
         return self.begin(batch)()
 
 
-def held_engine(store, of, *jobs, sink=None):
+def held_engine(store: AnyStore, of: ScriptedModel, *jobs: str, sink: Sink | None = None) -> tuple[Held, Engine]:
     log = Held(store)
-    made = Engine(log, of, sink, beside=True)
+    stand_in: Any = log
+    made = Engine(stand_in, of, sink, beside=True)
     for job in jobs:
         made.adopt(claim(store, job), "tester")
     return log, made
 
 
 @pytest.mark.contract("LOG-4", "OUT-7")
-def test_a_call_runs_beside_the_append_and_nothing_of_it_is_seen_before(store):
-    seen = []
+def test_a_call_runs_beside_the_append_and_nothing_of_it_is_seen_before(store: AnyStore) -> None:
+    seen: list[Emission] = []
     job = admit(store, model("Hello"))
     log, made = held_engine(store, model("Hello"), job, sink=lambda job, emissions, state: seen.extend(emissions))
     turn(made, 2)
@@ -70,11 +78,15 @@ def test_a_call_runs_beside_the_append_and_nothing_of_it_is_seen_before(store):
     # The crank is at the third token, with its append under way; a reader and the transcript are at the second.
     assert made.jobs[job].token == ord("l")
     assert made.jobs[job].state.frontier.output == 3
-    assert made.jobs[job].transcript.state.frontier.output == store.row(job).output == 2
+    known = made.jobs[job].transcript.state
+    assert known is not None
+    assert known.frontier.output == store.row(job).output == 2
     turning = threading.Thread(target=made.turn)
     turning.start()
     until = time.monotonic() + PATIENCE_S
-    while made.jobs[job].lane.length < len(made.jobs[job].state.spec.prompt) + 3:
+    lane = made.jobs[job].lane
+    assert lane is not None
+    while lane.length < len(made.jobs[job].state.spec.prompt) + 3:
         assert time.monotonic() < until, "the fourth call is not made while the third append is held"
     assert [emission.text for emission in seen] == [e.text for e in transcript(store, job).emissions] == ["H", "e"]
     assert turning.is_alive()
@@ -87,10 +99,12 @@ def test_a_call_runs_beside_the_append_and_nothing_of_it_is_seen_before(store):
 
 @pytest.mark.contract("LOG-4", "CALL-9", "LOG-10")
 @pytest.mark.parametrize("turns", range(1, 6))
-def test_what_a_failed_append_invalidates_is_dropped_and_the_job_ends_with_the_same_bytes(store, turns, monkeypatch):
+def test_what_a_failed_append_invalidates_is_dropped_and_the_job_ends_with_the_same_bytes(
+    store: AnyStore, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.0)
     expected = run(store, model(**SEEDED), **SAMPLED)
-    seen = []
+    seen: list[Emission] = []
     job = admit(store, model(**SEEDED), **SAMPLED)
     log, made = held_engine(store, model(**SEEDED), job, sink=lambda job, emissions, state: seen.extend(emissions))
     turn(made, turns)
@@ -114,9 +128,9 @@ def test_what_a_failed_append_invalidates_is_dropped_and_the_job_ends_with_the_s
 
 
 @pytest.mark.contract("LOG-4", "LOG-7")
-def test_a_job_lost_while_the_crank_is_ahead_takes_only_itself_along(store):
+def test_a_job_lost_while_the_crank_is_ahead_takes_only_itself_along(store: AnyStore) -> None:
     lost, mate = admit(store, model("Hello")), admit(store, model("Hello"))
-    seen = []
+    seen: list[tuple[str, Emission]] = []
     _, made = held_engine(
         store, model("Hello"), lost, mate, sink=lambda job, emissions, state: seen.extend((job, e) for e in emissions)
     )
@@ -135,7 +149,7 @@ def test_a_job_lost_while_the_crank_is_ahead_takes_only_itself_along(store):
 
 
 @pytest.mark.contract("LOG-4", "FSM-9", "CALL-9")
-def test_a_cancel_stands_behind_the_step_that_is_under_way(store):
+def test_a_cancel_stands_behind_the_step_that_is_under_way(store: AnyStore) -> None:
     job = admit(store, model("Hello"))
     log, made = held_engine(store, model("Hello"), job)
     turn(made, 2)
@@ -154,7 +168,7 @@ def test_a_cancel_stands_behind_the_step_that_is_under_way(store):
 
 
 @pytest.mark.contract("LOG-4")
-def test_letting_go_waits_for_the_append_that_is_under_way(store):
+def test_letting_go_waits_for_the_append_that_is_under_way(store: AnyStore) -> None:
     job = admit(store, model("Hello"))
     log, made = held_engine(store, model("Hello"), job)
     turn(made, 2)
@@ -168,17 +182,20 @@ def test_letting_go_waits_for_the_append_that_is_under_way(store):
 
 @pytest.mark.contract("LOG-1", "LOG-4", "OUT-7")
 @pytest.mark.parametrize("beside", [False, True])
-def test_an_append_whose_answer_is_lost_is_found_again_and_published_once(store, beside, monkeypatch):
+def test_an_append_whose_answer_is_lost_is_found_again_and_published_once(
+    store: AnyStore, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.0)
-    of, seen = model(**SEEDED), {}
+    of = model(**SEEDED)
+    seen: dict[str, list[Emission]] = {}
     jobs = [admit(store, of, max_new_tokens=count, ignore_eos=True) for count in (2, 5, 9)]
 
     class Forgetful(Held):
-        def begin(self, batch):
+        def begin(self, batch: Sequence[Append]) -> Durable:
             durable = super().begin(batch)
             self.begun += 1
 
-            def wait():
+            def wait() -> list[AppendResult]:
                 results = durable()
                 if self.begun % 4 < 2:
                     raise DatabaseUnavailable("test", "the answer is lost")
@@ -186,12 +203,11 @@ def test_an_append_whose_answer_is_lost_is_found_again_and_published_once(store,
 
             return wait
 
-        def append(self, batch):
+        def append(self, batch: Sequence[Append]) -> list[AppendResult]:
             return self._store.append(batch)
 
-    made = Engine(
-        Forgetful(store), of, lambda job, emissions, state: seen.setdefault(job, []).extend(emissions), beside=beside
-    )
+    stand_in: Any = Forgetful(store)
+    made = Engine(stand_in, of, lambda job, emissions, state: seen.setdefault(job, []).extend(emissions), beside=beside)
     for job in jobs:
         made.adopt(claim(store, job), "tester")
     finish(made)
@@ -201,8 +217,11 @@ def test_an_append_whose_answer_is_lost_is_found_again_and_published_once(store,
 
 @pytest.mark.contract("LOG-4", "LOG-7", "OUT-7", "POL-7")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_turns_beside_and_in_place_keep_one_order_with_jobs_that_come_end_and_are_lost(store, seed):
-    rng, seen = random.Random(seed), {}
+def test_turns_beside_and_in_place_keep_one_order_with_jobs_that_come_end_and_are_lost(
+    store: AnyStore, seed: int
+) -> None:
+    rng = random.Random(seed)
+    seen: dict[str, list[Emission]] = {}
     drafts = [{**SAMPLED, "seed": index, "max_new_tokens": rng.randint(1, 14)} for index in range(20)]
     jobs = [admit(store, model(**SEEDED), **draft) for draft in drafts]
     made = Engine(store, model(**SEEDED), lambda job, emissions, state: seen.setdefault(job, []).extend(emissions))
@@ -224,11 +243,13 @@ def test_turns_beside_and_in_place_keep_one_order_with_jobs_that_come_end_and_ar
 
 
 @pytest.mark.contract("LOG-7")
-def test_appends_without_a_gap_do_not_keep_the_heartbeat_waiting(sqlite_url, monkeypatch):
+def test_appends_without_a_gap_do_not_keep_the_heartbeat_waiting(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite lets nobody queue for its write lock: on a slow disk, appends could follow each other past a lease."""
-    commit, commits = driver.Transaction.commit, []
+    commit, commits = driver.Transaction.commit, list[str]()
 
-    def slow(self):
+    def slow(self: driver.Transaction) -> None:
         time.sleep(0.005)
         commits.append(threading.current_thread().name)
         commit(self)
@@ -239,7 +260,7 @@ def test_appends_without_a_gap_do_not_keep_the_heartbeat_waiting(sqlite_url, mon
     made = engine(store, of, admit(store, of, max_new_tokens=10_000, ignore_eos=True), beside=True)
     ending, passed = threading.Event(), []
 
-    def crank():
+    def crank() -> None:
         while not ending.is_set():
             made.turn()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import transformers
@@ -16,7 +16,7 @@ from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.plans import kernel_of
 
 ROW = [1.0, 4.0, 2.0, 3.0, 4.0]
-TEXT = {"prompt": [1, 3], "output": [3, 0, 1]}
+TEXT: dict[str, Any] = {"prompt": [1, 3], "output": [3, 0, 1]}
 UNITS = (0.01, 0.4, 0.7, 0.99)
 
 
@@ -24,7 +24,7 @@ def transform_of(edge: Edge) -> Any:
     scope = {"scope": "both"} if edge.kind.endswith(("_penalty", "_ngram")) else {}
     number = int(edge.value) if edge.kind in ("top_k", "no_repeat_ngram") else edge.value
     biases = [{"token_id": 3, "bias": number}]
-    kind = next(each for each in SEALED_ORDER if each.model_fields["kind"].annotation.__args__[0] == edge.kind)
+    kind = next(each for each in SEALED_ORDER if get_args(each.model_fields["kind"].annotation)[0] == edge.kind)
     (name,) = kind.model_fields.keys() - {"kind", "scope"}
     fields = {"kind": edge.kind, name: biases if edge.kind == "logit_bias" else number, **scope}
     return TypeAdapter(Transform).validate_python(fields)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from score_rows import logits, past_of, random_rows
+from hypothesis.strategies import SearchStrategy
+from score_rows import chosen, logits, past_of, random_rows
 
 from decodelog.runtime.policy.decide import decide, row_facts
 from decodelog.runtime.policy.edits import Beside
@@ -26,6 +29,7 @@ from decodelog.runtime.policy.kinds import (
     NoRepeatNgram,
     PresencePenalty,
     RepetitionPenalty,
+    Scope,
     Temperature,
     TopK,
     TopP,
@@ -33,17 +37,18 @@ from decodelog.runtime.policy.kinds import (
 )
 from decodelog.runtime.policy.plan import Plan
 
-SCOPES = ("prompt", "output", "both")
+SCOPES: tuple[Scope, ...] = ("prompt", "output", "both")
 LOOKS_BACK = Plan(
     "greedy",
-    tuple(kind(value, scope) for kind, value in ((FrequencyPenalty, 0.5), (NoRepeatNgram, 1)) for scope in SCOPES)
-    + tuple(NoRepeatNgram(size, scope) for size in (2, 3) for scope in SCOPES),
+    tuple(FrequencyPenalty(0.5, scope) for scope in SCOPES)
+    + tuple(NoRepeatNgram(size, scope) for size in (1, 2, 3) for scope in SCOPES),
 )
 texts = st.lists(st.integers(0, 7), max_size=40)
 
 
-def facts(past):
+def facts(past: History | None) -> Any:
     """All that a history says."""
+    assert past is not None
     counts = {scope: sorted(zip(*(part.tolist() for part in past.seen(scope)), strict=True)) for scope in SCOPES}
     after = {(size, scope): sorted(past.completions(size, scope).tolist()) for size in (1, 2, 3) for scope in SCOPES}
     return past.output, counts, after
@@ -51,7 +56,9 @@ def facts(past):
 
 @pytest.mark.contract("POL-2", "RES-4")
 @given(texts, texts, st.data())
-def test_a_history_is_a_function_of_the_tokens_however_they_came(prompt, output, data):
+def test_a_history_is_a_function_of_the_tokens_however_they_came(
+    prompt: list[int], output: list[int], data: st.DataObject
+) -> None:
     stepwise = History(LOOKS_BACK, prompt)
     for end in sorted(data.draw(st.lists(st.integers(0, len(output)), max_size=6))):
         stepwise.follow(*output[stepwise.output : end])
@@ -62,15 +69,16 @@ def test_a_history_is_a_function_of_the_tokens_however_they_came(prompt, output,
         assert dict(zip(ids.tolist(), counts.tolist(), strict=True)) == {each: tokens.count(each) for each in tokens}
 
 
-def test_a_plan_that_does_not_look_back_has_no_history():
+def test_a_plan_that_does_not_look_back_has_no_history() -> None:
     assert History.of(Plan.of(0.5, 3, 0.9), [1]) is None
     assert History.of(Plan("greedy", (LogitBias(((1, 1.0),)), BannedTokens((2,)))), [1]) is None
     for transform in (MinNewTokens(2, (1,)), ForcedTokens(((0, 1),)), PresencePenalty(1.0, "prompt")):
         assert History.of(Plan("greedy", (transform,)), [1]) is not None
 
 
-def test_many_different_tokens_are_all_remembered():
+def test_many_different_tokens_are_all_remembered() -> None:
     past = past_of(LOOKS_BACK, list(range(1000)), list(range(500, 5000)))
+    assert past is not None
     ids, counts = past.seen("both")
     assert len(ids) == 5000
     assert counts.sum() == 5500
@@ -78,11 +86,11 @@ def test_many_different_tokens_are_all_remembered():
 
 
 @pytest.mark.contract("POL-2")
-def test_following_a_token_costs_the_same_at_any_length():
+def test_following_a_token_costs_the_same_at_any_length() -> None:
     rng = np.random.default_rng(1)
     past = History(LOOKS_BACK, [])
 
-    def cost(count=2000):
+    def cost(count: int = 2000) -> float:
         """Seconds for `count` tokens: the least of several tries, each of them further on."""
         spent = []
         for _ in range(5):
@@ -105,7 +113,7 @@ scopes = st.sampled_from(SCOPES)
 tokens = st.integers(0, 15)
 
 
-def plans_over(size):
+def plans_over(size: int) -> SearchStrategy[Plan]:
     token = st.integers(0, min(size, 16) - 1)
     ids = st.sets(token, min_size=1, max_size=3).map(tuple)
     return st.builds(
@@ -135,7 +143,7 @@ def plans_over(size):
     )
 
 
-def told(decisions):
+def told(decisions: Sequence[object]) -> list[object]:
     """Decisions as values: faults by their kind."""
     return [each if isinstance(each, tuple) else type(each) for each in decisions]
 
@@ -144,7 +152,7 @@ def told(decisions):
 @pytest.mark.parametrize("size", SIZES)
 @given(st.data())
 @settings(max_examples=30)
-def test_a_row_with_a_past_is_the_same_alone_and_in_any_batch(size, data):
+def test_a_row_with_a_past_is_the_same_alone_and_in_any_batch(size: int, data: st.DataObject) -> None:
     """Bit for bit, next to rows with other plans, other pasts and no token left."""
     count = data.draw(st.integers(1, 6))
     rows = random_rows(data.draw(st.integers(0, 1000)), count, size)
@@ -168,7 +176,9 @@ def test_a_row_with_a_past_is_the_same_alone_and_in_any_batch(size, data):
 
 @pytest.mark.contract("POL-6")
 @given(plans_over(64), st.lists(tokens), st.lists(tokens), st.integers(0, 1000), st.floats(0, 1, exclude_max=True))
-def test_raw_values_move_with_no_setting_of_the_policy(plan, prompt, output, seed, unit):
+def test_raw_values_move_with_no_setting_of_the_policy(
+    plan: Plan, prompt: list[int], output: list[int], seed: int, unit: float
+) -> None:
     """The row's own log-probabilities, margin and best tokens, whatever is done to it."""
     rows = random_rows(seed, 1, 64)
     raw = rows[0].double().log_softmax(-1)
@@ -176,7 +186,7 @@ def test_raw_values_move_with_no_setting_of_the_policy(plan, prompt, output, see
     (selection,) = decide(
         logits(rows), [plan], [unit if plan.stochastic else None], pasts=[past_of(plan, prompt, output)]
     )
-    (plain,) = decide(logits(rows), [Plan("greedy", (), 5)], [None])
+    (plain,) = chosen(decide(logits(rows), [Plan("greedy", (), 5)], [None]))
     if isinstance(selection, tuple):
         assert selection.logprob_raw == pytest.approx(raw[selection.token].item(), abs=1e-12)
         assert selection.margin == plain.margin
@@ -190,7 +200,9 @@ def test_raw_values_move_with_no_setting_of_the_policy(plan, prompt, output, see
 @pytest.mark.contract("POL-2")
 @given(st.lists(plans_over(50), min_size=1, max_size=4), st.lists(tokens), st.lists(tokens))
 @settings(max_examples=60)
-def test_edits_read_nothing_back_before_the_one_transfer(batch, prompt, output):
+def test_edits_read_nothing_back_before_the_one_transfer(
+    batch: list[Plan], prompt: list[int], output: list[int]
+) -> None:
     """On the device without data any look at a value, or a size that depends on one, is an error."""
     scores = logits(torch.zeros(len(batch), 50, device="meta"))
     noise = [0.5 if plan.stochastic else None for plan in batch]

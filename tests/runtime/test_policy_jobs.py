@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from cranks import admit, assert_audited, claim, engine, finish, model, result, run, transcript
+from databases import AnyStore
 
 from decodelog.fsm.errors import NotAdmissible, SchemaViolation
+from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.machine.events import DecisionMade
 from decodelog.runtime.families.scripted.script import EOS
 from decodelog.runtime.policy.kinds import MinNewTokens
 
-SEEDED = {"seed": 11, "spread": 2.0, "period": 64}
-SHAPED = {
+SEEDED: dict[str, Any] = {"seed": 11, "spread": 2.0, "period": 64}
+SHAPED: dict[str, Any] = {
     "temperature": 0.9,
     "top_k": 60,
     "min_p": 0.01,
@@ -29,13 +32,13 @@ SHAPED = {
 }
 
 
-def selections(store, job):
+def selections(store: AnyStore, job: str) -> list[Selection]:
     events = (event for record in store.read(job) for event in record.events)
     return [event.receipt.selection for event in events if isinstance(event, DecisionMade)]
 
 
 @pytest.mark.contract("POL-2", "OUT-3")
-def test_every_end_token_and_stop_id_is_masked_until_the_minimum_is_committed(store):
+def test_every_end_token_and_stop_id_is_masked_until_the_minimum_is_committed(store: AnyStore) -> None:
     """The model wants a secondary end token, and a stop id, before the minimum."""
     hello = model("ab")
     job = admit(store, hello, min_new_tokens=4)
@@ -55,26 +58,26 @@ def test_every_end_token_and_stop_id_is_masked_until_the_minimum_is_committed(st
 
 
 @pytest.mark.contract("OUT-3", "FSM-7")
-def test_a_minimum_equal_to_the_maximum_ends_by_length(store):
+def test_a_minimum_equal_to_the_maximum_ends_by_length(store: AnyStore) -> None:
     ended = run(store, model("a"), min_new_tokens=3, max_new_tokens=3)
     assert (ended["finish_reason"], ended["usage"]["completion_tokens"]) == ("length", 3)
 
 
 @pytest.mark.contract("POL-2")
-def test_an_ignored_end_token_is_an_ordinary_one_before_the_minimum_too(store):
+def test_an_ignored_end_token_is_an_ordinary_one_before_the_minimum_too(store: AnyStore) -> None:
     ended = run(store, model("a"), min_new_tokens=3, max_new_tokens=4, ignore_eos=True)
     assert EOS in ended["token_ids"][:3]
 
 
 @pytest.mark.contract("POL-2")
-def test_a_minimum_with_no_token_that_ends_the_output_holds_nothing_back_at_any_step(store):
+def test_a_minimum_with_no_token_that_ends_the_output_holds_nothing_back_at_any_step(store: AnyStore) -> None:
     for draft, held_back in (({"ignore_eos": True}, 0), ({"ignore_eos": True, "stop_token_ids": [66]}, 1), ({}, 1)):
         plan = claim(store, admit(store, model("ab"), min_new_tokens=4, **draft)).plan
         assert len([each for each in plan.transforms if isinstance(each, MinNewTokens)]) == held_back, draft
 
 
 @pytest.mark.contract("POL-2")
-def test_masks_biases_and_forced_tokens_change_a_greedy_choice(store):
+def test_masks_biases_and_forced_tokens_change_a_greedy_choice(store: AnyStore) -> None:
     hello = model("Hello")
     assert ord("l") not in run(store, hello, banned_token_ids=[ord("l")])["token_ids"]
     assert set(run(store, hello, allowed_token_ids=[*b"xyz", EOS])["text"]) <= set("xyz")
@@ -85,7 +88,7 @@ def test_masks_biases_and_forced_tokens_change_a_greedy_choice(store):
 
 
 @pytest.mark.contract("POL-2")
-def test_penalties_look_back_on_what_was_committed(store):
+def test_penalties_look_back_on_what_was_committed(store: AnyStore) -> None:
     loop = model(seed=3, spread=2.0, period=1)
     plain = run(store, loop, max_new_tokens=6, ignore_eos=True)["token_ids"]
     assert len(set(plain)) == 1
@@ -98,7 +101,9 @@ def test_penalties_look_back_on_what_was_committed(store):
 @pytest.mark.contract("POL-7", "RES-4", "POL-2")
 @pytest.mark.parametrize("form", ["prefill", "reexecute"])
 @pytest.mark.parametrize("turns", [1, 5, 13])
-def test_a_job_with_penalties_taken_over_after_any_turn_ends_as_if_nothing_had_happened(store, form, turns):
+def test_a_job_with_penalties_taken_over_after_any_turn_ends_as_if_nothing_had_happened(
+    store: AnyStore, form: str, turns: int
+) -> None:
     of = model(**SEEDED)
     whole = run(store, of, **SHAPED)
     job = admit(store, of, **SHAPED)
@@ -112,7 +117,7 @@ def test_a_job_with_penalties_taken_over_after_any_turn_ends_as_if_nothing_had_h
 
 @pytest.mark.contract("POL-7", "POL-2")
 @pytest.mark.parametrize("width", [1, 2, 4])
-def test_a_seeded_job_is_the_same_among_mates_without_a_seed(store, width):
+def test_a_seeded_job_is_the_same_among_mates_without_a_seed(store: AnyStore, width: int) -> None:
     """Four times in one batch with others, at several widths, with penalties and without."""
     of = model(**SEEDED)
     for draft in ({"temperature": 1.0, "seed": 42, "ignore_eos": True}, {**SHAPED, "seed": 42}):
@@ -128,7 +133,7 @@ def test_a_seeded_job_is_the_same_among_mates_without_a_seed(store, width):
 
 
 @pytest.mark.contract("POL-7", "POL-5")
-def test_four_choices_of_one_seed_are_distinct_and_each_replays_alone(store):
+def test_four_choices_of_one_seed_are_distinct_and_each_replays_alone(store: AnyStore) -> None:
     of = model(**SEEDED)
     draft = {"temperature": 1.0, "seed": 7, "ignore_eos": True, "max_new_tokens": 20}
     together = [admit(store, of, **draft, choice=choice) for choice in range(4)]
@@ -142,13 +147,24 @@ def test_four_choices_of_one_seed_are_distinct_and_each_replays_alone(store):
 
 
 @pytest.mark.contract("POL-3", "POL-7")
-def test_extreme_numbers_of_one_job_neither_fail_it_nor_touch_its_mates(store):
+def test_extreme_numbers_of_one_job_neither_fail_it_nor_touch_its_mates(store: AnyStore) -> None:
     """Temperatures and cuts of almost nothing, and penalties at their bounds, among good jobs: as greedy, or finite."""
     of = model(**SEEDED)
-    draft = {"max_new_tokens": 8, "ignore_eos": True, "seed": 5}
+    draft: dict[str, Any] = {"max_new_tokens": 8, "ignore_eos": True, "seed": 5}
     greedy = run(store, of, **draft)["token_ids"]
-    tiny = [{"temperature": 1e-4}, {"temperature": 5e-324}, {"top_p": 1e-4}, {"top_p": 0}, {"min_p": 1}, {"top_k": 1}]
-    huge = [{"repetition_penalty": 1000}, {"presence_penalty": 10_000}, {"frequency_penalty": -10_000}]
+    tiny: list[dict[str, Any]] = [
+        {"temperature": 1e-4},
+        {"temperature": 5e-324},
+        {"top_p": 1e-4},
+        {"top_p": 0},
+        {"min_p": 1},
+        {"top_k": 1},
+    ]
+    huge: list[dict[str, Any]] = [
+        {"repetition_penalty": 1000},
+        {"presence_penalty": 10_000},
+        {"frequency_penalty": -10_000},
+    ]
     jobs = [admit(store, of, **draft, **flags) for flags in (*tiny, *huge, {})]
     finish(engine(store, of, *jobs))
     texts = [result(store, job) for job in jobs]
@@ -160,7 +176,7 @@ def test_extreme_numbers_of_one_job_neither_fail_it_nor_touch_its_mates(store):
 
 
 @pytest.mark.contract("FSM-10", "POL-2")
-def test_a_job_without_a_token_left_fails_alone_with_its_cause(store):
+def test_a_job_without_a_token_left_fails_alone_with_its_cause(store: AnyStore) -> None:
     """Two tokens allowed and none of them twice: the third step has nothing to choose."""
     of = model(**SEEDED)
     empty = admit(store, of, allowed_token_ids=[65, 66], no_repeat_ngram_size=1, ignore_eos=True)
@@ -182,7 +198,9 @@ def test_a_job_without_a_token_left_fails_alone_with_its_cause(store):
         ({"forced_tokens": [{"step": 40, "token_id": 1}]}, "policy_forced_token_conflict"),
     ],
 )
-def test_a_policy_that_cannot_be_kept_is_refused_at_admission(store, flags, check):
+def test_a_policy_that_cannot_be_kept_is_refused_at_admission(
+    store: AnyStore, flags: dict[str, Any], check: str
+) -> None:
     with pytest.raises(NotAdmissible) as caught:
         admit(store, model(), **flags)
     assert caught.value.check == check
@@ -192,12 +210,17 @@ def test_a_policy_that_cannot_be_kept_is_refused_at_admission(store, flags, chec
 
 
 @pytest.mark.contract("POL-6")
-def test_reported_log_probabilities_do_not_move_with_the_temperature(store):
+def test_reported_log_probabilities_do_not_move_with_the_temperature(store: AnyStore) -> None:
     """One row, forced to one token: raw values are the model's own at any temperature, cut and penalty."""
     of = model("Hello")
     forced = [{"step": step, "token_id": token} for step, token in enumerate(b"Hello")]
-    settings = ({}, {"temperature": 0.5, "top_p": 0.9}, {"temperature": 3.0, "seed": 1}, {"presence_penalty": 2.0})
-    told = []
+    settings: tuple[dict[str, Any], ...] = (
+        {},
+        {"temperature": 0.5, "top_p": 0.9},
+        {"temperature": 3.0, "seed": 1},
+        {"presence_penalty": 2.0},
+    )
+    told: list[Any] = []
     for flags in settings:
         job = admit(store, of, max_new_tokens=5, logprobs=3, forced_tokens=forced, **flags)
         finish(engine(store, of, job))

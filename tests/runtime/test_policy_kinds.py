@@ -16,7 +16,7 @@ from decodelog.runtime.policy import edits, select, transforms
 from decodelog.runtime.policy.decide import decide
 from decodelog.runtime.policy.edits import Beside, edit
 from decodelog.runtime.policy.kinds import BannedTokens, LogitBias, MaskedTokens, RepetitionPenalty
-from decodelog.runtime.policy.plan import Plan
+from decodelog.runtime.policy.plan import Family, Plan
 from decodelog.runtime.policy.scores import Logits, LogProbabilities, Probabilities, Scores, VocabularyAxis, require
 from decodelog.runtime.policy.select import best, draw, probabilities, settle
 
@@ -136,7 +136,7 @@ def test_rows_that_are_ranked_already_are_no_rows_of_a_model() -> None:
 )
 @pytest.mark.parametrize("edits_too", [False, True])
 def test_a_draw_is_given_where_it_is_consumed_and_is_in_its_range(
-    family: str, unit: float | None, edits_too: bool
+    family: Family, unit: float | None, edits_too: bool
 ) -> None:
     plan = Plan(family, (LogitBias(((0, 1.0),)),) if edits_too else ())
     with pytest.raises(WrongDraw):

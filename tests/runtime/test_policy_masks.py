@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from score_rows import chosen
 
 from decodelog.fsm.errors import NonFiniteScores
 from decodelog.runtime.policy.decide import decide
@@ -51,20 +52,23 @@ def logits(rows: torch.Tensor) -> Logits:
 
 
 @given(st.integers(0, 10**6), st.integers(2, 60), st.sampled_from(PLANS), st.floats(0, 1, exclude_max=True))
-def test_a_masked_row_is_decided_as_the_row_of_what_is_allowed_alone(seed, size, plan, unit):
+def test_a_masked_row_is_decided_as_the_row_of_what_is_allowed_alone(
+    seed: int, size: int, plan: Plan, unit: float
+) -> None:
     (row,), (mask,) = rows_of(seed, 1, size), masks_of(seed + 1, 1, size)
     draws = [unit if plan.stochastic else None]
-    (found,) = decide(logits(row[None]), [masked(plan)], draws, masks=[mask])
+    (found,) = chosen(decide(logits(row[None]), [masked(plan)], draws, masks=[mask]))
     # The reference sees no other token at all: the allowed ones, moved together in the order of their ids.
     kept = np.flatnonzero(mask)
-    (alone,) = decide(logits(row[torch.from_numpy(kept)][None]), [plan], draws)
+    (alone,) = chosen(decide(logits(row[torch.from_numpy(kept)][None]), [plan], draws))
     assert (found.token, found.support) == (kept[alone.token], alone.support)
     assert found.logprob == pytest.approx(alone.logprob, abs=1e-9)
-    assert (found.start, found.end) == (pytest.approx(alone.start, abs=1e-9), pytest.approx(alone.end, abs=1e-9))
+    assert found.start == pytest.approx(alone.start, abs=1e-9)
+    assert found.end == pytest.approx(alone.end, abs=1e-9)
     raw = row.double().log_softmax(-1)
     assert found.logprob_raw == pytest.approx(float(raw[found.token]), abs=1e-9)
     # The alternatives are the model's, with what the mask made of them.
-    (unmasked,) = decide(logits(row[None]), [plan], draws)
+    (unmasked,) = chosen(decide(logits(row[None]), [plan], draws))
     assert found.margin == unmasked.margin
     assert [best[:2] for best in found.alternatives] == [best[:2] for best in unmasked.alternatives]
     assert all(mask[best.token] or best.logprob == -math.inf for best in found.alternatives)
@@ -72,7 +76,7 @@ def test_a_masked_row_is_decided_as_the_row_of_what_is_allowed_alone(seed, size,
 
 @pytest.mark.contract("POL-7")
 @given(st.integers(0, 10**6), st.integers(5, 40))
-def test_masks_change_no_other_row_and_a_row_alone_is_the_row_in_a_batch(seed, size):
+def test_masks_change_no_other_row_and_a_row_alone_is_the_row_in_a_batch(seed: int, size: int) -> None:
     count = 2 * len(PLANS)
     rows, plans = rows_of(seed, count, size), PLANS * 2
     draws = [0.37 if plan.stochastic else None for plan in plans]
@@ -86,12 +90,14 @@ def test_masks_change_no_other_row_and_a_row_alone_is_the_row_in_a_batch(seed, s
             assert together[index] == decide(logits(rows[one]), plans[one], draws[one])[0]
 
 
-def test_a_mask_of_all_tokens_changes_nothing():
+def test_a_mask_of_all_tokens_changes_nothing() -> None:
     rows = rows_of(5, len(PLANS), 30)
     draws = [0.5 if plan.stochastic else None for plan in PLANS]
     whole = [np.ones(30, bool)] * len(PLANS)
     for found, plain in zip(
-        decide(logits(rows), MASKED, draws, masks=whole), decide(logits(rows), PLANS, draws), strict=True
+        chosen(decide(logits(rows), MASKED, draws, masks=whole)),
+        chosen(decide(logits(rows), PLANS, draws)),
+        strict=True,
     ):
         assert (found.token, found.support, found.margin) == (plain.token, plain.support, plain.margin)
         assert found.logprob == pytest.approx(plain.logprob, abs=1e-12)
@@ -100,7 +106,7 @@ def test_a_mask_of_all_tokens_changes_nothing():
 @pytest.mark.contract("FSM-10")
 @pytest.mark.parametrize("fault", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_row_that_is_not_finite_is_a_numeric_fault_also_where_the_mask_hides_it(fault, plan):
+def test_a_row_that_is_not_finite_is_a_numeric_fault_also_where_the_mask_hides_it(fault: float, plan: Plan) -> None:
     rows = rows_of(1, 2, 8)
     rows[0, 3] = fault
     mask = np.ones(8, bool)
@@ -112,15 +118,15 @@ def test_a_row_that_is_not_finite_is_a_numeric_fault_also_where_the_mask_hides_i
     assert sound == decide(logits(rows[1:]), [plan], [draw], masks=[mask])[0]
 
 
-def test_one_allowed_token_is_chosen_with_certainty():
+def test_one_allowed_token_is_chosen_with_certainty() -> None:
     mask = np.zeros(8, bool)
     mask[6] = True
-    (found,) = decide(logits(rows_of(2, 1, 8)), [masked(Plan.of(1.0))], [0.99], masks=[mask])
+    (found,) = chosen(decide(logits(rows_of(2, 1, 8)), [masked(Plan.of(1.0))], [0.99], masks=[mask]))
     assert (found.token, found.support, found.logprob) == (6, 1, 0.0)
     assert found.logprob_raw < 0
 
 
-def test_the_scores_are_left_alone():
+def test_the_scores_are_left_alone() -> None:
     rows = rows_of(3, 1, 8)
     before = rows.clone()
     decide(logits(rows), [masked(Plan("greedy"))], [None], masks=[np.arange(8) > 3])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from score_rows import GREEDY, logits, one, plans, random_rows, units
+from score_rows import GREEDY, chosen, logits, one, plans, random_rows, units
 
 from decodelog.fsm.errors import NonFiniteScores
 from decodelog.runtime.policy.decide import decide
@@ -18,7 +19,7 @@ from decodelog.runtime.policy.select import summarise
 
 
 @pytest.fixture(params=[1, 2])
-def threads(request):
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -30,7 +31,7 @@ def threads(request):
 @pytest.mark.parametrize("size", [1, 2, 17, 256, 1000, 40_003])
 @given(st.data())
 @settings(max_examples=8)
-def test_a_selection_is_the_same_alone_and_in_any_batch(size, data):
+def test_a_selection_is_the_same_alone_and_in_any_batch(size: int, data: st.DataObject) -> None:
     """Bit for bit."""
     count = data.draw(st.integers(1, 7))
     seed = data.draw(st.integers(0, 1000))
@@ -50,7 +51,7 @@ def test_a_selection_is_the_same_alone_and_in_any_batch(size, data):
 @pytest.mark.contract("POL-7")
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("size", [1, 100, 257, 20_000, 49_152, 100_003])
-def test_sums_of_a_row_do_not_depend_on_how_many_rows_there_are(size):
+def test_sums_of_a_row_do_not_depend_on_how_many_rows_there_are(size: int) -> None:
     """One long row alone may be split over threads, and then adds up in another order."""
     rows = torch.from_numpy(np.random.default_rng(size).normal(scale=3, size=(12, size)).astype(np.float32))
     together = summarise(rows)
@@ -69,16 +70,18 @@ def test_sums_of_a_row_do_not_depend_on_how_many_rows_there_are(size):
     st.sampled_from([0.0, 1e-3, 3.0, 1e4]),
 )
 @settings(max_examples=60)
-def test_a_greedy_row_without_tensors_has_the_bits_of_one_with_them(seed, count, size, dtype, spread):
+def test_a_greedy_row_without_tensors_has_the_bits_of_one_with_them(
+    seed: int, count: int, size: int, dtype: torch.dtype, spread: float
+) -> None:
     """Alone, in a batch, next to a sampled row, and where alternatives are asked for, which takes the tensor path."""
     values = np.random.default_rng(seed).normal(scale=spread, size=(count, size))
     rows = torch.from_numpy(values).to(dtype)
-    together = decide(logits(rows), [GREEDY] * count, [None] * count)
+    together = chosen(decide(logits(rows), [GREEDY] * count, [None] * count))
     told = decide(logits(rows), [Plan("greedy", (), 2)] * count, [None] * count)
-    assert [selection._replace(alternatives=()) for selection in told] == together
+    assert [selection._replace(alternatives=()) for selection in chosen(told)] == together
     for row in range(count):
         assert one(rows[row], GREEDY) == together[row]
-        mixed = decide(logits(rows[[row, 0]]), [GREEDY, Plan.of()], [None, 0.5])
+        mixed = chosen(decide(logits(rows[[row, 0]]), [GREEDY, Plan.of()], [None, 0.5]))
         assert mixed[0] == together[row]
         assert mixed[1].margin == together[0].margin
         if mixed[1].token == together[0].token:
@@ -86,7 +89,7 @@ def test_a_greedy_row_without_tensors_has_the_bits_of_one_with_them(seed, count,
 
 
 @pytest.mark.contract("POL-7")
-def test_eight_equal_rows_get_eight_equal_answers():
+def test_eight_equal_rows_get_eight_equal_answers() -> None:
     """The same prompt in all slots at temperature 0."""
     row = random_rows(3, 1, 5000)
     answers = decide(logits(row.expand(8, -1)), [Plan.of(0.0, logprobs_top=5)] * 8, [None] * 8)
@@ -100,7 +103,9 @@ def test_eight_equal_rows_get_eight_equal_answers():
     st.sampled_from([1, 2, 9, 300]),
     st.data(),
 )
-def test_a_row_that_is_not_finite_is_a_fault_of_that_row_alone(bad, batch, size, data):
+def test_a_row_that_is_not_finite_is_a_fault_of_that_row_alone(
+    bad: float, batch: list[Plan], size: int, data: st.DataObject
+) -> None:
     """No token, and nothing else changes."""
     rows = torch.from_numpy(np.random.default_rng(1).normal(size=(3, size)).astype(np.float32))
     noise = [0.3 if plan.stochastic else None for plan in batch]

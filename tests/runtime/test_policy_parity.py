@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from score_rows import far_from_the_edge, logits, past_of, processed, random_rows, same_distribution, shapes
+from score_rows import chosen, far_from_the_edge, logits, past_of, processed, random_rows, same_distribution, shapes
+from torch import Tensor
 from transformers import (
     ForcedBOSTokenLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
@@ -26,6 +28,7 @@ from transformers import (
 
 from decodelog.runtime.policy.decide import decide
 from decodelog.runtime.policy.edits import Beside, edit
+from decodelog.runtime.policy.history import History
 from decodelog.runtime.policy.kinds import (
     AllowedTokens,
     BannedTokens,
@@ -37,29 +40,37 @@ from decodelog.runtime.policy.kinds import (
     NoRepeatNgram,
     PresencePenalty,
     RepetitionPenalty,
+    Scope,
     Temperature,
     TopK,
     TopP,
+    Transform,
     TypicalP,
 )
 from decodelog.runtime.policy.plan import Plan
 
 INF = math.inf
+NO_IDS: Any = None
+"""Instead of the tokens before a row, where the library does not look at them."""
 temperatures = st.floats(0.05, 20)
 nuclei = st.floats(0.01, 0.999)
 probabilities = st.floats(0.01, 0.99)
-SCOPES = ("prompt", "output", "both")
+SCOPES: tuple[Scope, ...] = ("prompt", "output", "both")
+
+
+Texts = list[tuple[list[int], list[int]]]
+"""Prompt and output of each row."""
 
 
 @st.composite
-def written(draw, size, least=0):
+def written(draw: st.DrawFn, size: int, least: int = 0) -> tuple[list[int], list[int]]:
     """Prompt and output of one row over a small part of the vocabulary, so that tokens repeat."""
     tokens = st.lists(st.integers(0, min(size, 6) - 1), min_size=least, max_size=20)
     return draw(tokens), draw(tokens)
 
 
 @st.composite
-def rows_and_texts(draw, least=0):
+def rows_and_texts(draw: st.DrawFn, least: int = 0) -> tuple[Tensor, Texts]:
     """float32 rows, and for each a prompt and an output; those of the library all have one length."""
     seed, count, size = draw(shapes)
     length = draw(st.integers(least, 25))
@@ -69,11 +80,11 @@ def rows_and_texts(draw, least=0):
     return random_rows(seed, count, size), [(text[:split], text[split:]) for text in texts]
 
 
-def pasts_of(transform, texts):
+def pasts_of(transform: Transform, texts: Texts) -> list[History | None]:
     return [past_of(Plan("sample", (transform,)), prompt, output) for prompt, output in texts]
 
 
-def ids_of(texts):
+def ids_of(texts: Texts) -> Any:
     return torch.tensor([[*prompt, *output] for prompt, output in texts], dtype=torch.int64).reshape(len(texts), -1)
 
 
@@ -82,37 +93,37 @@ def ids_of(texts):
 
 @pytest.mark.contract("POL-2")
 @given(shapes, temperatures)
-def test_temperature_equals_transformers(shape, value):
+def test_temperature_equals_transformers(shape: tuple[int, int, int], value: float) -> None:
     rows = random_rows(*shape)
-    same_distribution(processed(rows, Temperature(value)), TemperatureLogitsWarper(value)(None, rows))
+    same_distribution(processed(rows, Temperature(value)), TemperatureLogitsWarper(value)(NO_IDS, rows))
 
 
 @pytest.mark.contract("POL-2")
 @given(shapes, st.integers(1, 400))
-def test_top_k_equals_transformers(shape, value):
+def test_top_k_equals_transformers(shape: tuple[int, int, int], value: int) -> None:
     rows = random_rows(*shape)
-    same_distribution(processed(rows, TopK(value)), TopKLogitsWarper(value)(None, rows))
+    same_distribution(processed(rows, TopK(value)), TopKLogitsWarper(value)(NO_IDS, rows))
 
 
 @pytest.mark.contract("POL-2")
 @given(shapes, nuclei)
-def test_top_p_equals_transformers(shape, value):
+def test_top_p_equals_transformers(shape: tuple[int, int, int], value: float) -> None:
     rows = random_rows(*shape)
     assume(far_from_the_edge(rows, value))
-    same_distribution(processed(rows, TopP(value)), TopPLogitsWarper(value)(None, rows))
+    same_distribution(processed(rows, TopP(value)), TopPLogitsWarper(value)(NO_IDS, rows))
 
 
 @pytest.mark.contract("POL-2")
 @given(shapes, probabilities, st.floats(0.3, 3))
-def test_min_p_equals_transformers(shape, value, warmth):
+def test_min_p_equals_transformers(shape: tuple[int, int, int], value: float, warmth: float) -> None:
     rows = random_rows(*shape)
-    warm = TemperatureLogitsWarper(warmth)(None, rows)
+    warm = TemperatureLogitsWarper(warmth)(NO_IDS, rows)
     chances = warm.double().softmax(-1)
     assume(((chances / chances.amax(-1, keepdim=True) - value).abs() > 1e-5).all())
-    same_distribution(processed(rows, Temperature(warmth), MinP(value)), MinPLogitsWarper(value)(None, warm))
+    same_distribution(processed(rows, Temperature(warmth), MinP(value)), MinPLogitsWarper(value)(NO_IDS, warm))
 
 
-def typical_far_from_the_edge(rows, value):
+def typical_far_from_the_edge(rows: Tensor, value: float) -> bool:
     """Whether float32 and float64 agree on the ranking and on where it is cut."""
     logs = rows.double().log_softmax(-1)
     deviation = (-logs + (logs.exp() * logs).sum(-1, keepdim=True)).abs()
@@ -124,15 +135,15 @@ def typical_far_from_the_edge(rows, value):
 
 @pytest.mark.contract("POL-2")
 @given(st.tuples(st.integers(0, 10**6), st.integers(1, 3), st.integers(2, 30)), probabilities)
-def test_typical_p_equals_transformers(shape, value):
+def test_typical_p_equals_transformers(shape: tuple[int, int, int], value: float) -> None:
     rows = random_rows(*shape)
     assume(typical_far_from_the_edge(rows, value))
-    same_distribution(processed(rows, TypicalP(value)), TypicalLogitsWarper(value)(None, rows))
+    same_distribution(processed(rows, TypicalP(value)), TypicalLogitsWarper(value)(NO_IDS, rows))
 
 
 @pytest.mark.contract("POL-2")
 @given(rows_and_texts(least=1), st.floats(0.1, 10))
-def test_repetition_penalty_equals_transformers(drawn, value):
+def test_repetition_penalty_equals_transformers(drawn: tuple[Tensor, Texts], value: float) -> None:
     rows, texts = drawn
     ids, mine = ids_of(texts), RepetitionPenalty(value, "both")
     same_distribution(
@@ -145,7 +156,7 @@ def test_repetition_penalty_equals_transformers(drawn, value):
 
 @pytest.mark.contract("POL-2")
 @given(rows_and_texts(), st.integers(1, 5))
-def test_no_repeat_ngram_equals_transformers(drawn, size):
+def test_no_repeat_ngram_equals_transformers(drawn: tuple[Tensor, Texts], size: int) -> None:
     rows, texts = drawn
     mine = NoRepeatNgram(size, "both")
     theirs = NoRepeatNGramLogitsProcessor(size)(ids_of(texts), rows)
@@ -155,7 +166,7 @@ def test_no_repeat_ngram_equals_transformers(drawn, size):
 
 @pytest.mark.contract("POL-2")
 @given(shapes, st.data())
-def test_logit_bias_equals_transformers(shape, data):
+def test_logit_bias_equals_transformers(shape: tuple[int, int, int], data: st.DataObject) -> None:
     rows = random_rows(*shape)
     token = st.integers(0, shape[2] - 1)
     biases = data.draw(st.dictionaries(token, st.floats(-50, 50), min_size=1, max_size=9))
@@ -168,7 +179,7 @@ def test_logit_bias_equals_transformers(shape, data):
 
 @pytest.mark.contract("POL-2")
 @given(shapes, st.data())
-def test_banned_and_allowed_tokens_equal_transformers(shape, data):
+def test_banned_and_allowed_tokens_equal_transformers(shape: tuple[int, int, int], data: st.DataObject) -> None:
     rows, size = random_rows(*shape), shape[2]
     banned = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1))
     nothing = torch.zeros(len(rows), 1, dtype=torch.int64)
@@ -182,7 +193,7 @@ def test_banned_and_allowed_tokens_equal_transformers(shape, data):
 
 @pytest.mark.contract("POL-2")
 @given(shapes, st.data())
-def test_a_forced_token_equals_transformers(shape, data):
+def test_a_forced_token_equals_transformers(shape: tuple[int, int, int], data: st.DataObject) -> None:
     rows = random_rows(*shape)
     token, step = data.draw(st.integers(0, shape[2] - 1)), data.draw(st.integers(0, 3))
     for output in range(5):
@@ -195,7 +206,7 @@ def test_a_forced_token_equals_transformers(shape, data):
 
 @pytest.mark.contract("POL-2", "OUT-3")
 @given(shapes, st.data())
-def test_min_new_tokens_equals_transformers(shape, data):
+def test_min_new_tokens_equals_transformers(shape: tuple[int, int, int], data: st.DataObject) -> None:
     rows, size = random_rows(*shape), shape[2]
     ends = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1))
     least, output = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 5))
@@ -209,22 +220,24 @@ def test_min_new_tokens_equals_transformers(shape, data):
 
 @pytest.mark.contract("POL-2")
 @given(shapes, temperatures, st.integers(1, 400), nuclei, st.permutations([0, 1, 2]))
-def test_every_order_of_all_three_equals_transformers_in_that_order(shape, warmth, k, p, order):
+def test_every_order_of_all_three_equals_transformers_in_that_order(
+    shape: tuple[int, int, int], warmth: float, k: int, p: float, order: list[int]
+) -> None:
     rows = random_rows(*shape)
-    mine = [Temperature(warmth), TopK(k), TopP(p)]
+    mine: list[Transform] = [Temperature(warmth), TopK(k), TopP(p)]
     library = [TemperatureLogitsWarper(warmth), TopKLogitsWarper(k), TopPLogitsWarper(p)]
     theirs = rows
     for index in order:
         if index == 2:
             assume(far_from_the_edge(theirs, p))
-        theirs = library[index](None, theirs)
+        theirs = library[index](NO_IDS, theirs)
     same_distribution(processed(rows, *[mine[index] for index in order]), theirs)
 
 
 texts_of_one_length = st.lists(st.lists(st.integers(0, 4), min_size=6, max_size=6), min_size=1, max_size=3).map(
     lambda texts: [(text[:2], text[2:]) for text in texts]
 )
-LIBRARY = {
+LIBRARY: dict[str, tuple[Transform, Any]] = {
     "bias": (LogitBias(((0, 2.0), (1, -1.0))), SequenceBiasLogitsProcessor([[[0], 2.0], [[1], -1.0]])),
     "penalty": (RepetitionPenalty(1.7, "both"), RepetitionPenaltyLogitsProcessor(1.7)),
     "ngram": (NoRepeatNgram(2, "both"), NoRepeatNGramLogitsProcessor(2)),
@@ -237,7 +250,7 @@ LIBRARY = {
 }
 
 
-def near_an_edge(name, rows):
+def near_an_edge(name: str, rows: Tensor) -> bool:
     """Whether float32 may decide otherwise than float64 at this step."""
     if not (rows > -INF).any(-1).all():
         return True
@@ -254,7 +267,9 @@ def near_an_edge(name, rows):
 @pytest.mark.contract("POL-2")
 @given(st.tuples(st.integers(0, 10**6), texts_of_one_length), st.permutations(list(LIBRARY)))
 @settings(max_examples=150)
-def test_any_order_of_many_transforms_equals_transformers_in_that_order(drawn, order):
+def test_any_order_of_many_transforms_equals_transformers_in_that_order(
+    drawn: tuple[int, Texts], order: list[str]
+) -> None:
     """Edits after cuts, cuts after edits, temperature anywhere."""
     seed, texts = drawn
     rows = random_rows(seed, len(texts), 24)
@@ -269,7 +284,7 @@ def test_any_order_of_many_transforms_equals_transformers_in_that_order(drawn, o
     # The plan's kernels, which rank no more than they need and edit in one go, give the same.
     plan = Plan("sample", mine, 2)
     expected = theirs.double().log_softmax(-1)
-    for row, selection in enumerate(decide(logits(rows), [plan] * len(rows), [0.4] * len(rows), pasts=pasts)):
+    for row, selection in enumerate(chosen(decide(logits(rows), [plan] * len(rows), [0.4] * len(rows), pasts=pasts))):
         assert selection.support == (theirs[row] > -INF).sum()
         assert selection.logprob == pytest.approx(expected[row, selection.token].item(), abs=1e-4)
         for token, _, logprob, _ in selection.alternatives:
@@ -282,17 +297,19 @@ def test_any_order_of_many_transforms_equals_transformers_in_that_order(drawn, o
 )
 @given(st.integers(0, 10**6), st.floats(1.2, 2))
 @settings(max_examples=40)
-def test_cuts_after_the_best_token_was_left_out_equal_transformers(order, seed, peak):
+def test_cuts_after_the_best_token_was_left_out_equal_transformers(
+    order: tuple[str, ...], seed: int, peak: float
+) -> None:
     """One token stands out of a flat row, so that it is the least typical, and the ranking has a hole."""
     rows = random_rows(seed, 2, 24, spread=0.3)
     rows[:, seed % 24] += peak
     theirs = rows
     for name in order:
         assume(not near_an_edge(name, theirs))
-        theirs = LIBRARY[name][1](None, theirs)
+        theirs = LIBRARY[name][1](NO_IDS, theirs)
     mine = tuple(LIBRARY[name][0] for name in order)
     same_distribution(processed(rows, *mine), theirs)
-    for row, selection in enumerate(decide(logits(rows), [Plan("sample", mine)] * 2, [0.4] * 2)):
+    for row, selection in enumerate(chosen(decide(logits(rows), [Plan("sample", mine)] * 2, [0.4] * 2))):
         assert selection.support == (theirs[row] > -INF).sum()
         assert selection.logprob == pytest.approx(theirs.log_softmax(-1)[row, selection.token].item(), abs=1e-4)
 
@@ -300,11 +317,13 @@ def test_cuts_after_the_best_token_was_left_out_equal_transformers(order, seed, 
 @pytest.mark.contract("POL-2")
 @given(shapes, st.floats(0.2, 5), st.integers(1, 300), nuclei, st.floats(0, 1, exclude_max=True))
 @settings(max_examples=50)
-def test_a_plan_decides_what_its_transforms_do_one_by_one(shape, warmth, k, p, unit):
+def test_a_plan_decides_what_its_transforms_do_one_by_one(
+    shape: tuple[int, int, int], warmth: float, k: int, p: float, unit: float
+) -> None:
     rows = random_rows(*shape)
     plan = Plan.of(warmth, k, p)
     expected = processed(rows, *plan.transforms)
-    for row, selection in enumerate(decide(logits(rows), [plan] * len(rows), [unit] * len(rows))):
+    for row, selection in enumerate(chosen(decide(logits(rows), [plan] * len(rows), [unit] * len(rows)))):
         assert selection.support == (expected[row] > -math.inf).sum()
         assert selection.logprob == pytest.approx(expected[row, selection.token].item(), abs=1e-9)
 
@@ -314,7 +333,9 @@ def test_a_plan_decides_what_its_transforms_do_one_by_one(shape, warmth, k, p, u
 
 @pytest.mark.contract("POL-2")
 @given(shapes, st.data(), st.floats(-2, 2), st.floats(-2, 2), st.floats(0.2, 4), st.booleans())
-def test_frequency_and_presence_penalties_are_their_plain_formula(shape, data, frequency, presence, warmth, late):
+def test_frequency_and_presence_penalties_are_their_plain_formula(
+    shape: tuple[int, int, int], data: st.DataObject, frequency: float, presence: float, warmth: float, late: bool
+) -> None:
     """Score minus count times frequency, minus presence where the count is not 0; after a temperature they keep their
     size.
     """
@@ -335,7 +356,7 @@ def test_frequency_and_presence_penalties_are_their_plain_formula(shape, data, f
 
 @pytest.mark.contract("POL-2")
 @given(st.data(), st.integers(1, 4), st.sampled_from(SCOPES))
-def test_an_ngram_of_the_scope_is_not_completed_again(data, size, scope):
+def test_an_ngram_of_the_scope_is_not_completed_again(data: st.DataObject, size: int, scope: Scope) -> None:
     """By definition: the last tokens and the next one are no sequence that lies within the scope."""
     prompt, output = data.draw(written(9))
     within = {"prompt": prompt, "output": output, "both": prompt + output}[scope]

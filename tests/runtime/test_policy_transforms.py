@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,17 +31,19 @@ from decodelog.runtime.policy.kinds import (
     Temperature,
     TopK,
     TopP,
+    Transform,
     TypicalP,
 )
-from decodelog.runtime.policy.plan import Plan
+from decodelog.runtime.policy.plan import Family, Plan
 
 INF = math.inf
 
 
 # ---- edges -----------------------------------------------------------------------------------------------------------
 
+FAMILIES: list[tuple[Family, float | None]] = [("greedy", None), ("sample", 0.5)]
 ROW = [1.0, 4.0, 2.0, 3.0, 4.0]
-EDGES = {
+EDGES: dict[str, tuple[Transform, int]] = {
     "min_p 0 is off": (MinP(0), 5),
     "min_p tiny": (MinP(5e-324), 5),
     "min_p 1 keeps the best and its equals": (MinP(1), 2),
@@ -67,11 +71,11 @@ EDGES = {
 @pytest.mark.contract("POL-3")
 @pytest.mark.parametrize("name", EDGES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_each_numeric_edge_of_an_edit_has_one_meaning(name, dtype):
+def test_each_numeric_edge_of_an_edit_has_one_meaning(name: str, dtype: torch.dtype) -> None:
     transform, support = EDGES[name]
     row = torch.tensor(ROW, dtype=dtype)
     text = {"prompt": [1, 3], "output": [3, 0, 1]}
-    for family, unit in (("greedy", None), ("sample", 0.5)):
+    for family, unit in FAMILIES:
         selection = one(row, Plan(family, (transform,)), unit, **text)
         assert selection.support == support
         assert all(map(math.isfinite, (selection.logprob, selection.logprob_raw, selection.margin)))
@@ -92,7 +96,7 @@ def test_each_numeric_edge_of_an_edit_has_one_meaning(name, dtype):
         lambda: LogitBias(((1, math.nan),)),
     ],
 )
-def test_a_number_without_a_meaning_is_refused(make):
+def test_a_number_without_a_meaning_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(SchemaViolation, match=r"^policy\."):
         make()
 
@@ -102,7 +106,9 @@ CUTS = [TopK(1), TopK(7), TopP(0), TopP(1e-300), TopP(0.5), MinP(1), MinP(0.5), 
 
 @pytest.mark.contract("POL-3")
 @given(shapes, st.sampled_from(CUTS), st.floats(1e-5, 50), st.sampled_from([torch.float16, torch.float32]))
-def test_the_best_token_survives_every_cut_by_score_at_any_temperature(shape, cut, warmth, dtype):
+def test_the_best_token_survives_every_cut_by_score_at_any_temperature(
+    shape: tuple[int, int, int], cut: Transform, warmth: float, dtype: torch.dtype
+) -> None:
     row = random_rows(*shape)[:1].to(dtype)
     plan = Plan("sample", (Temperature(warmth), cut)).settled(shape[2])
     assert processed(row, *plan)[0, int(row.argmax())] > -INF
@@ -110,7 +116,7 @@ def test_the_best_token_survives_every_cut_by_score_at_any_temperature(shape, cu
 
 @pytest.mark.contract("POL-3")
 @given(shapes, st.sampled_from([TopP(0.5), MinP(0.2), TypicalP(0.5), LogitBias(((1, 3.0),))]))
-def test_a_second_temperature_divides_what_the_first_has_divided(shape, after):
+def test_a_second_temperature_divides_what_the_first_has_divided(shape: tuple[int, int, int], after: Transform) -> None:
     rows = random_rows(*shape)
     twice = processed(rows, Temperature(2), Temperature(0.125), after)
     assert torch.equal(twice, processed(rows, Temperature(0.25), after))
@@ -118,7 +124,7 @@ def test_a_second_temperature_divides_what_the_first_has_divided(shape, after):
 
 @pytest.mark.contract("POL-3")
 @given(shapes, st.sampled_from([0.0, 1e-300, 0.2, 0.9]), st.floats(1e-5, 50))
-def test_the_most_typical_token_always_survives(shape, value, warmth):
+def test_the_most_typical_token_always_survives(shape: tuple[int, int, int], value: float, warmth: float) -> None:
     rows = random_rows(*shape)
     logs = (rows.double() / warmth).log_softmax(-1)
     deviation = (-logs + (logs.exp() * logs).nansum(-1, keepdim=True)).abs()
@@ -129,11 +135,11 @@ def test_the_most_typical_token_always_survives(shape, value, warmth):
 
 @pytest.mark.contract("POL-3")
 @pytest.mark.parametrize("transform", [t for t, _ in EDGES.values()])
-def test_no_edit_leaves_the_range_of_its_type(transform):
+def test_no_edit_leaves_the_range_of_its_type(transform: Transform) -> None:
     """The largest scores there are, before any edit and both penalties."""
     largest = torch.finfo(torch.float32).max
     row = torch.tensor([largest, -largest, largest, 0.0, -largest])
-    for family, unit in (("greedy", None), ("sample", 0.5)):
+    for family, unit in FAMILIES:
         selection = one(row, Plan(family, (transform,), 2), unit, [0, 1], [3, 4, 1])
         assert all(map(math.isfinite, (selection.logprob, selection.logprob_raw)))
 
@@ -143,7 +149,9 @@ def test_no_edit_leaves_the_range_of_its_type(transform):
 
 @pytest.mark.contract("POL-4")
 @given(tied_rows, st.floats(0, 1), st.booleans())
-def test_typical_p_keeps_the_shortest_prefix_of_its_ranking_and_of_equals_the_lowest_ids(row, p, ranked_before):
+def test_typical_p_keeps_the_shortest_prefix_of_its_ranking_and_of_equals_the_lowest_ids(
+    row: list[float], p: float, ranked_before: bool
+) -> None:
     values = torch.tensor([row])
     logs = values[0].double().log_softmax(-1)
     deviation = (-logs + (logs.exp() * logs).sum()).abs()
@@ -159,7 +167,9 @@ def test_typical_p_keeps_the_shortest_prefix_of_its_ranking_and_of_equals_the_lo
 
 @pytest.mark.contract("POL-4")
 @given(tied_rows, st.data())
-def test_greedy_takes_the_best_of_the_edited_scores_and_of_equals_the_lowest_id(row, data):
+def test_greedy_takes_the_best_of_the_edited_scores_and_of_equals_the_lowest_id(
+    row: list[float], data: st.DataObject
+) -> None:
     token = st.integers(0, len(row) - 1)
     biases = data.draw(st.dictionaries(token, st.sampled_from([-2.0, 0.5, 1.5, 2.0]), max_size=6))
     banned = data.draw(st.sets(token, max_size=len(row) - 1))
@@ -173,7 +183,7 @@ def test_greedy_takes_the_best_of_the_edited_scores_and_of_equals_the_lowest_id(
 
 
 @pytest.mark.contract("POL-4")
-def test_greedy_tells_scores_apart_that_weigh_the_same():
+def test_greedy_tells_scores_apart_that_weigh_the_same() -> None:
     """Scores so near that their probabilities are equal numbers: the better one is taken, not the lower id."""
     row = [1e-20, 3e-20, 2e-20]
     assert one(row, Plan("greedy", (BannedTokens(()),))).token == 1
@@ -182,7 +192,7 @@ def test_greedy_tells_scores_apart_that_weigh_the_same():
 
 @pytest.mark.contract("POL-3", "POL-4")
 @given(shapes, st.floats(0, 1e-5, exclude_max=True), st.floats(0, 1, exclude_max=True))
-def test_a_tiny_temperature_is_greedy_after_any_edit(shape, warmth, unit):
+def test_a_tiny_temperature_is_greedy_after_any_edit(shape: tuple[int, int, int], warmth: float, unit: float) -> None:
     row = random_rows(*shape)[0]
     edits = (LogitBias(((0, 3.0),)), PresencePenalty(2.0, "both"))
     cold = one(row, Plan("sample", (*edits, Temperature(warmth))), unit, [1, 0], [1])
@@ -194,7 +204,7 @@ def test_a_tiny_temperature_is_greedy_after_any_edit(shape, warmth, unit):
 
 
 @pytest.mark.contract("POL-2")
-def test_transforms_are_applied_in_the_order_given():
+def test_transforms_are_applied_in_the_order_given() -> None:
     row = [3.0, 2.0, 1.0, 0.0]
     bias, cut = LogitBias(((2, 5.0),)), TopK(1)
     assert one(row, Plan("sample", (cut, bias)), 0.5).token == 0
@@ -205,7 +215,7 @@ def test_transforms_are_applied_in_the_order_given():
         assert torch.allclose(processed(torch.tensor([row]), *plan)[0], logs)
 
 
-def test_a_removed_token_stays_removed_but_for_the_one_that_is_forced():
+def test_a_removed_token_stays_removed_but_for_the_one_that_is_forced() -> None:
     row = [3.0, 2.0, 1.0]
     ban = BannedTokens((0,))
     for later in (LogitBias(((0, 1e4),)), RepetitionPenalty(1e-3, "both"), PresencePenalty(-1e4, "both"), TopK(2)):
@@ -221,7 +231,9 @@ def test_a_removed_token_stays_removed_but_for_the_one_that_is_forced():
     st.sampled_from(["greedy", "sample"]),
     st.integers(0, 3),
 )
-def test_a_row_without_a_token_left_is_a_fault_of_that_row_alone(order, family, logprobs):
+def test_a_row_without_a_token_left_is_a_fault_of_that_row_alone(
+    order: list[Transform], family: Family, logprobs: int
+) -> None:
     row = [0.0, 0.5, 1.0, 1.5, 2.0]
     mates = [Plan("greedy"), Plan("sample", (TopP(0.9),), 2)]
     plans = [mates[0], Plan(family, tuple(order), logprobs), mates[1]]
@@ -234,7 +246,9 @@ def test_a_row_without_a_token_left_is_a_fault_of_that_row_alone(order, family, 
 
 @pytest.mark.contract("POL-2")
 @given(shapes, st.data(), st.sampled_from([(), (Temperature(0.7), TopK(3)), (LogitBias(((0, 2.0),)), MinP(0.1))]))
-def test_a_mask_of_the_step_is_a_list_of_allowed_tokens_of_each_row(shape, data, later):
+def test_a_mask_of_the_step_is_a_list_of_allowed_tokens_of_each_row(
+    shape: tuple[int, int, int], data: st.DataObject, later: Any
+) -> None:
     """Whatever comes after it; an empty one is the row's own fault, also where no row has a token."""
     rows, size = random_rows(*shape), shape[2]
     masks = [np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size))) for _ in rows]
@@ -249,14 +263,14 @@ def test_a_mask_of_the_step_is_a_list_of_allowed_tokens_of_each_row(shape, data,
             assert isinstance(masked[row], NoTokenLeft)
 
 
-def test_a_mask_that_is_missing_or_of_another_size_is_refused():
+def test_a_mask_that_is_missing_or_of_another_size_is_refused() -> None:
     plan = Plan("greedy", (MaskedTokens(),))
     for masks in (None, [None], [np.ones(3, dtype=bool)], [np.ones(2, dtype=bool)] * 2):
         with pytest.raises(WrongScores, match="mask"):
             decide(logits([[0.0, 1.0]]), [plan], [None], masks=masks)
 
 
-def test_a_row_that_looks_back_must_bring_its_history():
+def test_a_row_that_looks_back_must_bring_its_history() -> None:
     plan = Plan("greedy", (PresencePenalty(1.0, "both"),))
     with pytest.raises(WrongScores, match="history"):
         decide(logits([[0.0, 1.0]]), [plan], [None])
@@ -264,7 +278,7 @@ def test_a_row_that_looks_back_must_bring_its_history():
         decide(logits([[0.0, 1.0]]), [plan], [None], pasts=[None, None])
 
 
-def test_the_scores_are_left_as_they_were():
+def test_the_scores_are_left_as_they_were() -> None:
     rows = random_rows(8, 2, 64)
     for dtype, (transform, _) in itertools.product((torch.float32, torch.float64, torch.float16), EDGES.values()):
         given_rows = rows.to(dtype)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cranks import admit, assert_audited, engine, finish, model, result, run, transcript, turn
+from databases import AnyStore
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decodelog.fsm.errors import NonFiniteScores, NotAdmissible, Problem
 from decodelog.fsm.evidence.prompt_record import PromptToken
 from decodelog.fsm.machine.events import Event, PromptRecorded
-from decodelog.fsm.ports import Store
+from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request import admission
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.decoder.config import parse_config
@@ -149,7 +151,7 @@ def test_a_row_that_is_not_finite_spoils_the_record_unless_no_token_needs_it(bad
 # ---- on the engine, in the log -----------------------------------------------------------------------------------
 
 
-def events(store: Store, job: str) -> list[Event]:
+def events(store: AnyStore, job: str) -> list[Event]:
     return [event for record in store.read(job) for event in record.events]
 
 
@@ -165,10 +167,13 @@ WISHES: list[dict[str, Any]] = [
 @pytest.mark.contract("OUT-4", "OUT-7", "FSM-2")
 @pytest.mark.parametrize("wish", WISHES, ids=str)
 @pytest.mark.parametrize("zero", [None, "prefill_only"])
-def test_a_prompt_is_recorded_once_and_shown_alike_in_stream_and_result(store, wish, zero) -> None:
+def test_a_prompt_is_recorded_once_and_shown_alike_in_stream_and_result(
+    store: AnyStore, wish: dict[str, Any], zero: str | None
+) -> None:
     of = model("Hello")
     draft = {"prompt": "go: ", **wish, **({"max_new_tokens": 0, "zero_token_choice": zero} if zero else {})}
-    job, seen = admit(store, of, **draft), []
+    job = admit(store, of, **draft)
+    seen: list[Emission] = []
     finish(engine(store, of, job, sink=lambda name, emissions, state: seen.extend(emissions)))
     done, output = result(store, job), "" if zero else "Hello"
     echo = "go: " if wish.get("echo_prompt") else ""
@@ -188,7 +193,9 @@ def test_a_prompt_is_recorded_once_and_shown_alike_in_stream_and_result(store, w
     assert_audited(store)
 
 
-def test_an_echo_without_output_is_legal_and_scores_the_prompt_where_log_probabilities_are_asked_for(store) -> None:
+def test_an_echo_without_output_is_legal_and_scores_the_prompt_where_log_probabilities_are_asked_for(
+    store: AnyStore,
+) -> None:
     """Five tokens, one alternative each, none generated: the first has no value, and all others have one."""
     done = run(store, model("never"), prompt="four", echo_prompt=True, logprobs=1, max_new_tokens=0)
     assert (done["text"], done["finish_reason"], done["token_ids"]) == ("four", "length", [])
@@ -200,7 +207,7 @@ def test_an_echo_without_output_is_legal_and_scores_the_prompt_where_log_probabi
     assert calls == []  # nothing of it needs a model
 
 
-def test_log_probabilities_of_a_prompt_without_a_call_are_refused(store) -> None:
+def test_log_probabilities_of_a_prompt_without_a_call_are_refused(store: AnyStore) -> None:
     with pytest.raises(NotAdmissible, match="prefill_only"):
         admit(store, model(), prompt_logprobs=1, max_new_tokens=0, zero_token_choice="no_call")
 
@@ -208,12 +215,14 @@ def test_log_probabilities_of_a_prompt_without_a_call_are_refused(store) -> None
 @pytest.mark.contract("RES-4", "LOG-10", "OUT-7")
 @pytest.mark.parametrize("wish", WISHES, ids=str)
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
-def test_a_worker_that_dies_at_any_turn_leaves_one_record_and_the_same_end(store, wish, turns) -> None:
+def test_a_worker_that_dies_at_any_turn_leaves_one_record_and_the_same_end(
+    store: AnyStore, wish: dict[str, Any], turns: int
+) -> None:
     of = model("Hello")
     expected = run(store, of, prompt="go: ", **wish)
     job = admit(store, of, prompt="go: ", **wish)
     turn(engine(store, of, job), turns)
-    seen: list[Any] = []
+    seen: list[Emission] = []
     finish(engine(store, of, job, worker="second", sink=lambda name, emissions, state: seen.extend(emissions)))
     done = result(store, job)
     for name in ("text", "tokens", "prompt", "finish_reason"):
@@ -224,7 +233,7 @@ def test_a_worker_that_dies_at_any_turn_leaves_one_record_and_the_same_end(store
 
 
 @pytest.mark.contract("FSM-10")
-def test_a_prompt_row_that_is_not_finite_fails_its_own_job_alone(store) -> None:
+def test_a_prompt_row_that_is_not_finite_fails_its_own_job_alone(store: AnyStore) -> None:
     of = model("Hello", faults=(Fault(step=0, kind="nan"),))
     fine = model("Hello")
     job, mate = admit(store, of, prompt_logprobs=1), admit(store, fine, prompt_logprobs=1)
@@ -237,14 +246,18 @@ def test_a_prompt_row_that_is_not_finite_fails_its_own_job_alone(store) -> None:
     assert_audited(store)
 
 
+def cancelled(job: str) -> dict[str, list[FinishReason]]:
+    return {job: [FinishReason.CANCELLED]}
+
+
 @pytest.mark.contract("FSM-9")
-def test_a_job_that_is_cancelled_before_its_first_call_has_no_record_and_one_after_it_does(store) -> None:
+def test_a_job_that_is_cancelled_before_its_first_call_has_no_record_and_one_after_it_does(store: AnyStore) -> None:
     of = model("Hello")
     for turns, recorded in ((0, False), (1, True)):
         job = admit(store, of, prompt="go: ", echo_prompt=True, prompt_logprobs=1)
         made = engine(store, of, job)
         turn(made, turns)
-        made.turn(lambda job=job: {job: [FinishReason.CANCELLED]})
+        made.turn(partial(cancelled, job))
         made.close()
         done = result(store, job)
         assert (done["finish_reason"], "prompt" in done) == ("cancelled", recorded)
@@ -252,14 +265,14 @@ def test_a_job_that_is_cancelled_before_its_first_call_has_no_record_and_one_aft
     assert_audited(store)
 
 
-def test_a_hidden_token_within_a_character_stands_at_that_character(store) -> None:
+def test_a_hidden_token_within_a_character_stands_at_that_character(store: AnyStore) -> None:
     done = run(store, model("x"), token_ids=[0xE2, ANSWER, 0x82, 0xAC, ord("a")], max_new_tokens=1, echo_prompt=True)
     assert [token["character_offset"] for token in done["prompt"]] == [0, 0, 0, 0, 1]
     assert [token["byte_offset"] for token in done["prompt"]] == [0, 1, 1, 2, 3]
     assert done["text"].startswith("€a")
 
 
-def test_a_record_of_too_many_entries_is_refused(store, monkeypatch) -> None:
+def test_a_record_of_too_many_entries_is_refused(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "PROMPT_ENTRIES_MAX", 20)
     assert admit(store, model(), token_ids=[65] * 10, prompt_logprobs=1)
     with pytest.raises(NotAdmissible, match="fewer"):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from cranks import admit, assert_audited, engine, finish, model, run, turn
+from databases import AnyStore
 from test_known_faults import ENDLESS, decoding
 
-from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.compare import compare
 from decodelog.service.inspect.compare import against_reexecution, plain, reexecuted, run_in, told
 
@@ -24,20 +24,20 @@ DRAFTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("draft", DRAFTS, ids=str)
-def test_a_killed_and_resumed_job_is_the_run_that_nobody_killed(store: Store, draft: dict[str, Any]) -> None:
+def test_a_killed_and_resumed_job_is_the_run_that_nobody_killed(store: AnyStore, draft: dict[str, Any]) -> None:
     of = model()
     job = admit(store, of, **draft)
     turn(engine(store, of, job), 4)
     finish(engine(store, of, job, worker="second", form="reexecute"))
     assert_audited(store)
     verdict, steps = against_reexecution(store, of, job), len(run_in(store, job).steps)
-    assert verdict == (None, steps, "state", (True, True))
+    assert tuple(verdict) == (None, steps, "state", (True, True))
     assert told(verdict) == f"the same at all 6 levels, {steps} steps"
     assert (plain(verdict)["same"], plain(verdict)["steps"]) == (True, steps)
 
 
 @pytest.mark.parametrize("form", ["prefill", "reexecute"])
-def test_on_a_real_decoder_a_second_run_makes_the_calls_that_the_log_has(store: Store, form: str) -> None:
+def test_on_a_real_decoder_a_second_run_makes_the_calls_that_the_log_has(store: AnyStore, form: str) -> None:
     """One prefill of what were many calls rounds otherwise, and so it does in the second run."""
     of = decoding(lanes=8)
     job = admit(store, of, **ENDLESS)
@@ -46,14 +46,14 @@ def test_on_a_real_decoder_a_second_run_makes_the_calls_that_the_log_has(store: 
     assert compare(run_in(store, job), reexecuted(store, of, job)) is None
 
 
-def test_a_job_that_goes_on_is_compared_as_far_as_it_has_come(store: Store) -> None:
+def test_a_job_that_goes_on_is_compared_as_far_as_it_has_come(store: AnyStore) -> None:
     of = model()
     job = admit(store, of)
     turn(engine(store, of, job), 5)
     assert compare(run_in(store, job), reexecuted(store, of, job)) is None
 
 
-def test_another_model_is_found_out(store: Store) -> None:
+def test_another_model_is_found_out(store: AnyStore) -> None:
     done = run(store, model("Hello"))
     other = model("Jello")
     other.facts = model("Hello").facts  # it says that it is the same

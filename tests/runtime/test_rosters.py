@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
+from typing import Any
 
 import pytest
 import torch
@@ -142,9 +144,9 @@ def test_what_one_chunk_lacks_the_whole_prefill_lacks(
 ) -> None:
     """Whichever chunk it is, and whichever stage or lane; only the last one has a head."""
     session.prefill_chunk = 2
-    forward, seen = session.decoder.forward, []
+    forward, seen = session.decoder.forward, list[Any]()
 
-    def lossy(*arguments: object) -> object:
+    def lossy(*arguments: Any) -> object:
         evidence = forward(*arguments)
         if len(seen) == chunk:
             if stage is not None:
@@ -178,6 +180,11 @@ def refill(session: Session, lane: Lane) -> None:
     session.select(session.prepare([Prefill(lane, [5, 6])]))
 
 
+def opened_anew(session: Session, lane: Lane) -> None:
+    session.release(lane)
+    session.open(lane.request, 8)
+
+
 def put_back(session: Session, lane: Lane) -> None:
     rows = session.rows(lane, 0, lane.length)
     session.reset(lane)
@@ -195,7 +202,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "a lane released": ("lane", lambda s, lanes: s.release(lanes[1])),
     "a lane released and its slot taken": (
         "lane",
-        lambda s, lanes: (s.release(lanes[1]), s.open(lanes[1].request, 8)),
+        lambda s, lanes: opened_anew(s, lanes[1]),
     ),
     "the storage grown": ("storage", lambda s, lanes: s.arena.grow(16)),
     "a parameter updated": ("model", update),
@@ -261,7 +268,7 @@ def test_an_interruption_anywhere_in_a_selection_finds_all_lanes_old_or_all_new(
         for lane in lanes:
             lane.length = 2
         ticket = session.prepare(decodes(lanes))
-        begun = interrupted_at(boundary, lambda ticket=ticket: session.select(ticket))
+        begun = interrupted_at(boundary, partial(session.select, ticket))
         lengths = tuple(lane.length for lane in lanes)
         assert lengths in ((2, 2, 2), (3, 3, 3)), f"parted at boundary {boundary}"
         seen.add(lengths)

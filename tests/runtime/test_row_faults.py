@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cranks import admit, assert_audited, model, result, transcript
+from databases import AnyStore
 from workers import FAST, worker
 
-from decodelog.fsm.errors import JobFault
+from decodelog.fsm.errors import JobFault, Problem
 from decodelog.fsm.machine.events import TokenStep
+from decodelog.fsm.machine.transition import Command, Proposal
+from decodelog.fsm.ports import Claim
 from decodelog.fsm.reading.transcript import Transcript
 from decodelog.runtime.faults import WORDS_MAX, fault_of, is_fault, told
 from decodelog.runtime.grammar.parser import Parser
@@ -18,10 +23,12 @@ from decodelog.runtime.loop import selections as selections_module
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.writer import Writer
+from decodelog.runtime.policy.decide import decide
 from decodelog.runtime.policy.history import History
+from decodelog.runtime.policy.plan import Plan
 
 TEXT = "Hello, world."
-BAD = {"repetition_penalty": 1.5, "regex": r"(?s).*"}
+BAD: dict[str, Any] = {"repetition_penalty": 1.5, "regex": r"(?s).*"}
 
 
 class PanicException(BaseException):
@@ -31,20 +38,19 @@ class PanicException(BaseException):
 class Trap:
     """Raises where something is done for the one job, after so many times that are well; once, or from then on."""
 
-    def __init__(self, raised, after, once=False):
+    def __init__(self, raised: BaseException | type[BaseException], after: int, once: bool = False) -> None:
         self.job, self.left, self.raised, self.once = "", after, raised, once
 
-    def __call__(self, job):
+    def __call__(self, job: str) -> None:
         if job == self.job:
             self.left -= 1
             if self.left == -1 or (self.left < 0 and not self.once):
                 raise self.raised
 
 
-def in_decisions(patch, trap):
-    decide = selections_module.decide
+def in_decisions(patch: pytest.MonkeyPatch, trap: Trap) -> None:
 
-    def trapped(scores, plans, *others):
+    def trapped(scores: Any, plans: Sequence[Plan], *others: Any) -> Any:
         if any(plan.looks_back for plan in plans):
             trap(trap.job)
         return decide(scores, plans, *others)
@@ -52,11 +58,11 @@ def in_decisions(patch, trap):
     patch.setattr(selections_module, "decide", trapped)
 
 
-def in_a_method(of, name, job_of):
-    def spring(patch, trap):
+def in_a_method(of: Any, name: str, job_of: Callable[..., str]) -> Callable[[pytest.MonkeyPatch, Trap], None]:
+    def spring(patch: pytest.MonkeyPatch, trap: Trap) -> None:
         method = getattr(of, name)
 
-        def trapped(self, *arguments):
+        def trapped(self: Any, *arguments: Any) -> Any:
             trap(job_of(trap, self, *arguments))
             return method(self, *arguments)
 
@@ -65,7 +71,7 @@ def in_a_method(of, name, job_of):
     return spring
 
 
-def only_one(trap, *_):
+def only_one(trap: Trap, *_: object) -> str:
     return trap.job  # no other job has such a thing
 
 
@@ -94,8 +100,11 @@ BEHIND = {"its report", "its text", "its publication"}
 @pytest.mark.parametrize("beside", [True, False])
 @pytest.mark.parametrize("raised", [IndexError("out of range"), PanicException("a panic")], ids=repr)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_fault_of_one_job_is_its_own(store, monkeypatch, place, raised, beside):
-    of, heard = model(TEXT), {}
+def test_a_fault_of_one_job_is_its_own(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch, place: str, raised: BaseException, beside: bool
+) -> None:
+    of = model(TEXT)
+    heard: dict[str, Problem] = {}
     spring, after = PLACES[place]
     trap = Trap(raised, after, once=place in BEHIND)
     mates = [admit(store, of), admit(store, of)]
@@ -117,6 +126,8 @@ def test_a_fault_of_one_job_is_its_own(store, monkeypatch, place, raised, beside
     else:
         ended = transcript(store, bad)
         error = ended.result()["error"]["message"]
+        assert ended.state is not None
+        assert ended.state.ending is not None
         assert ended.state.ending.cause == "job_fault"
         assert type(raised).__name__ in error
         assert str(raised) in error
@@ -124,15 +135,18 @@ def test_a_fault_of_one_job_is_its_own(store, monkeypatch, place, raised, beside
 
 
 @pytest.mark.contract("POL-7")
-def test_what_cannot_be_written_of_one_job_keeps_nobody_else_s_from_the_log(store, monkeypatch):
+def test_what_cannot_be_written_of_one_job_keeps_nobody_else_s_from_the_log(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = model(TEXT)
     bad, good = admit(store, of), admit(store, of)
     propose = Job.propose
 
-    def unwritable(job, *commands):
+    def unwritable(job: Job, *commands: Command) -> Proposal:
         proposal = propose(job, *commands)
         if job.name == bad and isinstance(step := proposal.entries[0], TokenStep) and job.state.frontier.output == 2:
-            broken = step.selection._replace(token="\ud800")
+            token: Any = "\ud800"
+            broken = step.selection._replace(token=token)
             return proposal._replace(entries=(step._replace(selection=broken),))
         return proposal
 
@@ -145,11 +159,13 @@ def test_what_cannot_be_written_of_one_job_keeps_nobody_else_s_from_the_log(stor
 
 @pytest.mark.contract("POL-7", "ENV-9")
 @pytest.mark.parametrize("place", ["admit", "echo"])
-def test_a_fault_before_the_first_step_ends_the_job_with_its_cause(store, monkeypatch, place):
+def test_a_fault_before_the_first_step_ends_the_job_with_its_cause(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     of = model(TEXT)
     bad, good = admit(store, of, echo_prompt=True), admit(store, of)
 
-    def broken(*arguments):
+    def broken(*arguments: object) -> Any:
         raise ValueError("no such thing")
 
     made = worker(store, of)
@@ -164,12 +180,15 @@ def test_a_fault_before_the_first_step_ends_the_job_with_its_cause(store, monkey
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_whose_log_cannot_even_be_ended_is_left_to_others(store, monkeypatch):
-    of, heard = model(TEXT), {}
+def test_a_job_whose_log_cannot_even_be_ended_is_left_to_others(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = model(TEXT)
+    heard: dict[str, Problem] = {}
     bad, good = admit(store, of), admit(store, of)
-    load = Job.load.__func__
+    load = vars(Job)["load"].__func__
 
-    def broken(kind, log, claim):
+    def broken(kind: Any, log: Any, claim: Claim) -> Any:
         if claim.job == bad:
             raise ValueError("no such log")
         return load(kind, log, claim)
@@ -181,7 +200,9 @@ def test_a_job_whose_log_cannot_even_be_ended_is_left_to_others(store, monkeypat
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, MemoryError])
-def test_what_is_to_end_the_process_ends_it_and_no_job(store, monkeypatch, raised):
+def test_what_is_to_end_the_process_ends_it_and_no_job(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+) -> None:
     of = model(TEXT)
     job = admit(store, of)
     trap = Trap(raised, 2)
@@ -193,9 +214,9 @@ def test_what_is_to_end_the_process_ends_it_and_no_job(store, monkeypatch, raise
     assert not is_fault(raised())
 
 
-def test_what_a_fault_says_is_bounded_and_can_be_written():
+def test_what_a_fault_says_is_bounded_and_can_be_written() -> None:
     class Mute(Exception):
-        def __str__(self):
+        def __str__(self) -> str:
             raise ValueError
 
     assert told(ValueError("\ud800\0")) == "\\ud800\\0"

@@ -119,9 +119,14 @@ def test_a_stack_on_which_slots_differ_is_refused_by_name(monkeypatch: pytest.Mo
 @pytest.mark.contract("POL-7", "CALL-10")
 def test_the_outcome_is_recorded_and_found_once_for_each_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     unequal(monkeypatch, lambda count: count == 2)
-    decoder, probed = seeded_decoder(shape("tiny"), 3), []
+    decoder, probed = seeded_decoder(shape("tiny"), 3), list[object]()
     inner = probe._probe
-    monkeypatch.setattr(probe, "_probe", lambda shallow, rows: probed.append(rows) or inner(shallow, rows))
+
+    def noted(shallow: Any, rows: Any) -> Any:
+        probed.append(rows)
+        return inner(shallow, rows)
+
+    monkeypatch.setattr(probe, "_probe", noted)
     for _ in range(2):
         with Session(decoder, decoder.new_arena(3, 8), width=2) as session:
             assert dict(session.recorded)["call_rows"] == "3"

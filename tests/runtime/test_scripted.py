@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
+from score_rows import chosen
 
 from decodelog.fsm.errors import (
     BrokenArtifact,
@@ -19,6 +22,7 @@ from decodelog.fsm.errors import (
     NonFiniteScores,
     PrefillNeedsEmptyLane,
     PreparedCacheChanged,
+    Problem,
     PromptTooLong,
     ScoreNotConsumable,
     TokenOutOfRange,
@@ -33,7 +37,7 @@ from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
 
 
-def scripted(**given) -> ScriptedModel:
+def scripted(**given: Any) -> ScriptedModel:
     return ScriptedModel(ScriptedConfig(**given))
 
 
@@ -66,12 +70,12 @@ PROMPT = [*b"say: ", ANSWER]
         (Script(text="ab", then="repeat"), [97, 98] * 20),
     ],
 )
-def test_a_script_is_followed_and_ended_as_written(script, expected):
+def test_a_script_is_followed_and_ended_as_written(script: Script, expected: list[int]) -> None:
     model = scripted(script=script, pieces=(" wor", Piece(hex="f09f")))
     assert greedy(model, PROMPT) == expected
 
 
-def test_seeded_rows_are_a_function_of_seed_and_step_and_never_end():
+def test_seeded_rows_are_a_function_of_seed_and_step_and_never_end() -> None:
     script = Script(seed=7, period=16)
     first, again = greedy(scripted(script=script), PROMPT), greedy(scripted(script=script), PROMPT)
     assert first == again
@@ -92,7 +96,9 @@ def test_seeded_rows_are_a_function_of_seed_and_step_and_never_end():
 @pytest.mark.parametrize(
     ("prompt", "output"), [(PROMPT, [104, ANSWER, 101, EOS]), ([ANSWER], [ANSWER]), ([5], [104, 101])]
 )
-def test_a_lane_rebuilt_from_its_tokens_scores_as_it_would_have(script, prompt, output):
+def test_a_lane_rebuilt_from_its_tokens_scores_as_it_would_have(
+    script: Script, prompt: list[int], output: list[int]
+) -> None:
     """The output itself may hold the prompt's end mark: the first one counts."""
     tokens = [*prompt, *output]
     session = scripted(script=script).session(1)
@@ -106,7 +112,7 @@ def test_a_lane_rebuilt_from_its_tokens_scores_as_it_would_have(script, prompt, 
 
 
 @pytest.mark.contract("POL-7")
-def test_rows_of_a_call_are_those_of_each_lane_alone():
+def test_rows_of_a_call_are_those_of_each_lane_alone() -> None:
     session = scripted(script=Script(seed=5)).session(4)
     lanes = [session.open(f"job {index}", 40) for index in range(4)]
     for index, lane in enumerate(lanes):
@@ -122,7 +128,9 @@ def test_rows_of_a_call_are_those_of_each_lane_alone():
 
 @pytest.mark.contract("FSM-10")
 @pytest.mark.parametrize("kind", ["nan", "infinity"])
-def test_a_row_that_is_not_finite_comes_at_its_step_and_spoils_no_other(kind):
+def test_a_row_that_is_not_finite_comes_at_its_step_and_spoils_no_other(
+    kind: Literal["raise", "nan", "infinity"],
+) -> None:
     """The row is a fault that the policy finds, and the next call is clean."""
     model = scripted(script=Script(text="abcdef"), faults=(Fault(step=2, kind=kind),))
     session, axis = model.session(2), VocabularyAxis(258, "scripted")
@@ -130,13 +138,14 @@ def test_a_row_that_is_not_finite_comes_at_its_step_and_spoils_no_other(kind):
     session.select(session.prepare([Prefill(late, [ANSWER, 97])]))
     scores = session.select(session.prepare([Prefill(early, [ANSWER]), Decode(late, 98)]))
     fine, fault = decide(Logits(scores, axis), [Plan("greedy")] * 2, [None, None])
+    assert isinstance(fine, Selection)
     assert fine.token == ord("a")
     assert isinstance(fault, NonFiniteScores)
     assert session.select(session.prepare([Decode(late, 99)])).isfinite().all()
 
 
 @pytest.mark.contract("CALL-9")
-def test_a_call_that_fails_moves_nothing_and_can_be_tried_again():
+def test_a_call_that_fails_moves_nothing_and_can_be_tried_again() -> None:
     model = scripted(
         script=Script(text="abc"), faults=(Fault(step=1, kind="raise", times=2), Fault(step=2, kind="raise"))
     )
@@ -156,13 +165,13 @@ def test_a_call_that_fails_moves_nothing_and_can_be_tried_again():
 
 
 @pytest.mark.contract("CALL-2", "CALL-4")
-def test_bad_calls_get_the_native_session_s_errors_and_change_nothing():
+def test_bad_calls_get_the_native_session_s_errors_and_change_nothing() -> None:
     session = scripted(script=Script(text="abc"), context=16).session(1)
     lane, empty = session.open("job", 3), session.open("empty", 3)
     with pytest.raises(LaneTooLarge):
         session.open("large", 17)
     session.select(session.prepare([Prefill(lane, [1, ANSWER])]))
-    cases = [
+    cases: list[tuple[Prefill | Decode, type[Problem]]] = [
         (Prefill(lane, [1]), PrefillNeedsEmptyLane),
         (Prefill(empty, []), EmptyPrompt),
         (Prefill(empty, [1, 2, 3, 4]), PromptTooLong),
@@ -196,7 +205,7 @@ def test_bad_calls_get_the_native_session_s_errors_and_change_nothing():
 
 
 @pytest.mark.contract("OUT-1")
-def test_every_token_has_exact_bytes():
+def test_every_token_has_exact_bytes() -> None:
     model = scripted(script=Script(text="x"), pieces=(" wor", Piece(hex="f09f"), Piece(text="<think>", special=True)))
     text = model.text
     assert text.pieces[:256] == tuple(bytes([byte]) for byte in range(256))
@@ -206,7 +215,7 @@ def test_every_token_has_exact_bytes():
     assert text.decode([*"hé".encode(), 258]) == "hé wor"
 
 
-def test_a_prompt_ends_with_its_mark_and_a_user_cannot_write_it():
+def test_a_prompt_ends_with_its_mark_and_a_user_cannot_write_it() -> None:
     text = scripted(script=Script(text="x")).text
     assert text.encode("hi", add_special_tokens=True) == [*b"hi", ANSWER]
     assert text.encode("a<|answer|>b", add_special_tokens=True).count(ANSWER) == 1
@@ -216,9 +225,9 @@ def test_a_prompt_ends_with_its_mark_and_a_user_cannot_write_it():
     assert ids == [*b"user: <|answer|>{role}\nassistant: ", ANSWER]
 
 
-def test_a_directory_is_a_model_with_the_hash_of_its_file(tmp_path):
+def test_a_directory_is_a_model_with_the_hash_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "scripted.json"
-    spec = {
+    spec: dict[str, Any] = {
         "architecture": "scripted",
         "script": {"text": "Hi"},
         "pieces": ["ab", {"hex": "ff"}],
@@ -252,7 +261,7 @@ BAD = """
 
 
 @pytest.mark.parametrize("row", BAD.strip().splitlines())
-def test_a_broken_script_says_what_is_wrong(tmp_path, row):
+def test_a_broken_script_says_what_is_wrong(tmp_path: Path, row: str) -> None:
     text, expected = row.split(";;")
     (tmp_path / "scripted.json").write_text(text)
     with pytest.raises(BrokenArtifact, match=expected.strip()):
@@ -261,18 +270,18 @@ def test_a_broken_script_says_what_is_wrong(tmp_path, row):
         load_scripted(tmp_path / "missing")
 
 
-def test_a_row_wider_than_the_vocabulary_is_refused():
+def test_a_row_wider_than_the_vocabulary_is_refused() -> None:
     with pytest.raises(BrokenArtifact, match="259 scores in a row, and 258 tokens"):
         scripted(script=Script(rows=((0.0,) * 259,)))
 
 
 @pytest.mark.contract("POL-6")
-def test_written_rows_give_the_log_probabilities_of_their_columns_alone():
+def test_written_rows_give_the_log_probabilities_of_their_columns_alone() -> None:
     """A row of four: the columns that are left out have no probability."""
     session = scripted(script=Script(rows=((1.0, 0.0, -1.0, -2.0),))).session(1)
     lane = session.open("job", 9)
     scores = session.select(session.prepare([Prefill(lane, [1])]))
-    (selection,) = decide(Logits(scores, VocabularyAxis(258, "scripted")), [Plan("greedy")], [None])
+    (selection,) = chosen(decide(Logits(scores, VocabularyAxis(258, "scripted")), [Plan("greedy")], [None]))
     assert selection.logprob_raw == pytest.approx(1 - math.log(sum(map(math.exp, [1, 0, -1, -2]))), abs=1e-12)
 
 
@@ -280,17 +289,18 @@ def sampled(model: ScriptedModel, seed: int, choice: int, count: int, logprobs_t
     """Decode one choice alone, with noise addressed by seed, choice and step."""
     session, axis = model.session(1), VocabularyAxis(model.facts.vocabulary_size, "scripted")
     lane = session.open(f"choice {choice}", count + 9)
-    plan, selections = Plan.of(1.0, logprobs_top=logprobs_top), []
+    plan, selections = Plan.of(1.0, logprobs_top=logprobs_top), list[Selection]()
     scores = session.select(session.prepare([Prefill(lane, [ANSWER])]))
     for step in range(count):
-        selections += decide(Logits(scores, axis), [plan], [unit_draw("philox4x32-10", seed, choice, 0, step)])
+        draw = unit_draw("philox4x32-10", seed, choice, 0, step)
+        selections += chosen(decide(Logits(scores, axis), [plan], [draw]))
         scores = session.select(session.prepare([Decode(lane, selections[-1].token)]))
     session.release(lane)
     return selections
 
 
 @pytest.mark.contract("POL-5", "POL-7")
-def test_choices_of_one_seed_differ_and_each_replays_alone():
+def test_choices_of_one_seed_differ_and_each_replays_alone() -> None:
     """Four choices, seed 7, temperature 1."""
     model = scripted(script=Script(seed=1))
     texts = [[selection.token for selection in sampled(model, 7, choice, 12)] for choice in range(4)]
@@ -299,7 +309,7 @@ def test_choices_of_one_seed_differ_and_each_replays_alone():
 
 
 @pytest.mark.contract("OUT-1", "POL-6")
-def test_entries_of_half_characters_carry_their_exact_bytes():
+def test_entries_of_half_characters_carry_their_exact_bytes() -> None:
     """A curly quote in three tokens, two alternatives each."""
     model = scripted(script=Script(text="\N{LEFT DOUBLE QUOTATION MARK}ok"))
     selections = sampled(model, 3, 0, 5, logprobs_top=2)

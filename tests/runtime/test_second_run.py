@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from cranks import admit, assert_audited, claim, engine, finish, transcript, turn
+from cranks import admit, assert_audited, claim, engine, finish, state_of, turn
+from databases import AnyStore
 from test_known_faults import ENDLESS, decoding, selections
 
 from decodelog.fsm.errors import CallFailed
 from decodelog.fsm.machine.events import CallCompleted, LanesRebuilt
 from decodelog.fsm.machine.events import CallFailed as CallHasFailed
-from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.rebuilds import Rebuild, rebuilds
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.loop.batcher import Batcher
@@ -33,7 +33,7 @@ from decodelog.store.memory.log import MemoryStore
 pytestmark = pytest.mark.contract("RES-3", "RES-4")
 
 DRAFT: dict[str, Any] = {**ENDLESS, "max_new_tokens": 30, "prompt": "The river", "logprobs": 1}
-SAMPLED = {"temperature": 1.0, "seed": 11}
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 11}
 
 
 class Tenure(NamedTuple):
@@ -62,7 +62,7 @@ def of() -> ScriptedModel:
     return decoding(lanes=16)
 
 
-def hold(store: Store, of: ScriptedModel, folder: Path, jobs: list[str], tenure: Tenure, worker: str) -> None:
+def hold(store: AnyStore, of: ScriptedModel, folder: Path, jobs: list[str], tenure: Tenure, worker: str) -> None:
     segments = Segments(folder, every=4) if tenure.kept else None
     if tenure.scored:
         for job in jobs:
@@ -75,7 +75,7 @@ def hold(store: Store, of: ScriptedModel, folder: Path, jobs: list[str], tenure:
         segments.close()
 
 
-def leave_a_score_row(store: Store, of: ScriptedModel, job: str, worker: str, segments: Segments | None) -> None:
+def leave_a_score_row(store: AnyStore, of: ScriptedModel, job: str, worker: str, segments: Segments | None) -> None:
     """The next call of the job, recorded without the decision on it, as a snapshot in its repaired form has it."""
     held = claim(store, job, worker, dead=tuple(store.owners()))
     engine(store, of).adopt(held, worker)
@@ -85,7 +85,7 @@ def leave_a_score_row(store: Store, of: ScriptedModel, job: str, worker: str, se
         held.record(store, *called.report)
 
 
-def proven(store: Store, of: ScriptedModel, *jobs: str) -> None:
+def proven(store: AnyStore, of: ScriptedModel, *jobs: str) -> None:
     assert_audited(store)
     for job in jobs:
         verdict = against_reexecution(store, of, job)
@@ -93,7 +93,7 @@ def proven(store: Store, of: ScriptedModel, *jobs: str) -> None:
         assert reexecution_faults(store, of, job) == []
 
 
-def lost(store: Store, job: str) -> list[Rebuild]:
+def lost(store: AnyStore, job: str) -> list[Rebuild]:
     return rebuilds(numbered.event for numbered in events_of(store, job))
 
 
@@ -123,7 +123,7 @@ LIVES = {
 @pytest.mark.parametrize("sampled", [{}, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("life", LIVES)
 def test_a_job_is_run_again_to_the_same_bits_whatever_became_of_its_workers(
-    store: Store, of: ScriptedModel, tmp_path: Path, life: str, sampled: dict[str, Any]
+    store: AnyStore, of: ScriptedModel, tmp_path: Path, life: str, sampled: dict[str, Any]
 ) -> None:
     job = admit(store, of, **DRAFT | sampled)
     for number, tenure in enumerate([*LIVES[life], Tenure(2)]):
@@ -156,13 +156,13 @@ def test_any_row_of_tenures_is_run_again_to_the_same_bits(tmp_path: Path, of: Sc
 
 
 def test_what_the_log_says_of_its_lanes_is_what_decides(
-    store: Store, of: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+    store: AnyStore, of: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tests above can fail: a second run that passes over the rebuilds has other bits."""
     job = admit(store, of, **DRAFT)
     hold(store, of, Path(), [job], Tenure(6), "first")
     hold(store, of, Path(), [job], Tenure(4), "second")
-    frontier = len(transcript(store, job).state.spec.prompt) + 5
+    frontier = len(state_of(store, job).spec.prompt) + 5
     assert lost(store, job) == [Rebuild(frontier, False, frontier)]
     proven(store, of, job)
     monkeypatch.setattr(compare, "rebuilds", lambda events: [])
@@ -171,10 +171,10 @@ def test_what_the_log_says_of_its_lanes_is_what_decides(
     assert found[:3] == (6, "tensor", "scores")
 
 
-def test_rows_that_are_put_back_say_of_which_calls_they_are(store: Store, of: ScriptedModel, tmp_path: Path) -> None:
+def test_rows_that_are_put_back_say_of_which_calls_they_are(store: AnyStore, of: ScriptedModel, tmp_path: Path) -> None:
     """Rows that an earlier tenure kept are not those of the tenure before; both are what the log says."""
     job, folder = admit(store, of, **DRAFT), tmp_path / "kept"
-    prompt = len(transcript(store, job).state.spec.prompt)
+    prompt = len(state_of(store, job).spec.prompt)
     for number, tenure in enumerate(LIVES["kept, not, and kept rows of the first again"]):
         hold(store, of, folder, [job], tenure, f"worker {number}")
     events = [numbered.event for numbered in events_of(store, job)]
@@ -183,7 +183,7 @@ def test_rows_that_are_put_back_say_of_which_calls_they_are(store: Store, of: Sc
     assert lost(store, job) == [Rebuild(prompt + 8, False, prompt + 8), Rebuild(prompt + 10, False, prompt)]
 
 
-def test_a_rebuild_by_calls_after_one_by_calls_is_the_lane_that_was_lost(store: Store, of: ScriptedModel) -> None:
+def test_a_rebuild_by_calls_after_one_by_calls_is_the_lane_that_was_lost(store: AnyStore, of: ScriptedModel) -> None:
     whole = admit(store, of, **DRAFT)
     finish(engine(store, of, whole))
     job = admit(store, of, **DRAFT)
@@ -197,7 +197,7 @@ def test_a_rebuild_by_calls_after_one_by_calls_is_the_lane_that_was_lost(store: 
 
 @pytest.mark.contract("CALL-9", "FSM-10")
 def test_a_lane_that_a_failed_call_cost_is_made_again_in_the_second_run_too(
-    store: Store, of: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+    store: AnyStore, of: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = admit(store, of, **DRAFT)
     made, session = engine(store, of, job), of.session(1)
@@ -233,7 +233,7 @@ def test_a_rebuild_counts_where_it_brings_rows_of_other_calls() -> None:
     ]
 
 
-def test_an_audit_of_resumed_jobs_has_no_fault(store: Store, of: ScriptedModel, tmp_path: Path) -> None:
+def test_an_audit_of_resumed_jobs_has_no_fault(store: AnyStore, of: ScriptedModel, tmp_path: Path) -> None:
     jobs = [admit(store, of, **DRAFT | {"seed": seed, "temperature": 1.0, "batch_width": 2}) for seed in range(3)]
     for number, tenure in enumerate(LIVES["kept from a rebuild on"]):
         hold(store, of, tmp_path / "kept", jobs, tenure, f"worker {number}")

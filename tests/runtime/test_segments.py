@@ -9,14 +9,26 @@ from typing import Any
 
 import pytest
 import torch
-from cranks import LEASE_MS, WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
-from databases import wall_clock_ms
+from cranks import (
+    LEASE_MS,
+    WORKER,
+    admit,
+    assert_audited,
+    claim,
+    engine,
+    finish,
+    model,
+    result,
+    run,
+    state_of,
+    turn,
+)
+from databases import AnyStore, wall_clock_ms
 from test_known_faults import CONFIG, decoding, selections
 
 from decodelog.fsm.errors import ForeignLane, PrefillNeedsEmptyLane, PromptTooLong, SessionMismatch
 from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.machine.events import Event, LanesRebuilt
-from decodelog.fsm.ports import Store
 from decodelog.runtime.families.decoder.model import seeded_decoder
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.session import Decode, Prefill, Session
@@ -24,6 +36,7 @@ from decodelog.runtime.loop import segments as segments_module
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.segments import Chain, Segments
 from decodelog.runtime.loop.worker import Worker
+from decodelog.runtime.model.port import Model
 from decodelog.service.jobs.cancel import cancel
 from decodelog.service.jobs.compose import admit_job
 from decodelog.service.retention.erase import erase
@@ -55,12 +68,12 @@ def kept(folder: Path) -> list[Path]:
     return sorted(folder.glob("*/*.safetensors"))
 
 
-def rebuilds(store: Store, job: str) -> list[tuple[str, int]]:
+def rebuilds(store: AnyStore, job: str) -> list[tuple[str, int]]:
     events: list[Event] = [event for record in store.read(job) for event in record.events]
     return [(event.form, event.tokens) for event in events if isinstance(event, LanesRebuilt)]
 
 
-def begun(store: Store, of: ScriptedModel, folder: Path, turns: int, **draft: Any) -> tuple[str, Engine, Segments]:
+def begun(store: AnyStore, of: Model, folder: Path, turns: int, **draft: Any) -> tuple[str, Engine, Segments]:
     """A job after so many turns, with a cache that is kept."""
     job, segments = admit(store, of, **{**SAMPLED, **draft}), Segments(folder, EVERY)
     made = engine(store, of, job, segments=segments)
@@ -68,14 +81,14 @@ def begun(store: Store, of: ScriptedModel, folder: Path, turns: int, **draft: An
     return job, made, segments
 
 
-def killed(store: Store, of: ScriptedModel, folder: Path, turns: int, **draft: Any) -> str:
+def killed(store: AnyStore, of: Model, folder: Path, turns: int, **draft: Any) -> str:
     """The same, with nothing kept but what was on its way to the disk."""
     job, _, segments = begun(store, of, folder, turns, **draft)
     segments.close()
     return job
 
 
-def resumed(store: Store, of: ScriptedModel, folder: Path, job: str, worker: str = "second") -> dict[str, Any]:
+def resumed(store: AnyStore, of: Model, folder: Path, job: str, worker: str = "second") -> dict[str, Any]:
     segments = Segments(folder, EVERY)
     made = engine(store, of, job, worker=worker, segments=segments)
     finish(made)
@@ -90,7 +103,9 @@ def resumed(store: Store, of: ScriptedModel, folder: Path, job: str, worker: str
 
 @pytest.mark.contract("RES-3", "LOG-10")
 @pytest.mark.parametrize("turns", [1, 2, 4, 5, 12, 22])
-def test_a_killed_job_computes_nothing_again_and_ends_with_the_same_bits(store, of, folder, turns):
+def test_a_killed_job_computes_nothing_again_and_ends_with_the_same_bits(
+    store: AnyStore, of: Model, folder: Path, turns: int
+) -> None:
     whole = run(store, of, **SAMPLED)
     job = killed(store, of, folder, turns)
     done = resumed(store, of, folder, job)
@@ -101,7 +116,9 @@ def test_a_killed_job_computes_nothing_again_and_ends_with_the_same_bits(store, 
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 4, 9])
-def test_a_worker_that_is_stopped_leaves_nothing_to_compute_again(store, of, folder, turns):
+def test_a_worker_that_is_stopped_leaves_nothing_to_compute_again(
+    store: AnyStore, of: Model, folder: Path, turns: int
+) -> None:
     whole = run(store, of, **SAMPLED)
     job, made, segments = begun(store, of, folder, turns)
     made.close()
@@ -112,7 +129,7 @@ def test_a_worker_that_is_stopped_leaves_nothing_to_compute_again(store, of, fol
     assert selections(store, job) == selections(store, whole["job"])
 
 
-def test_a_job_may_be_killed_again_and_again(store, of, folder):
+def test_a_job_may_be_killed_again_and_again(store: AnyStore, of: Model, folder: Path) -> None:
     whole = run(store, of, **SAMPLED)
     job = killed(store, of, folder, 3)
     for round in range(4):
@@ -126,7 +143,9 @@ def test_a_job_may_be_killed_again_and_again(store, of, folder):
     assert rebuilds(store, job) == [("tensors", 0)] * 5
 
 
-def test_many_rows_at_once_are_several_segments(store, of, folder, monkeypatch):
+def test_many_rows_at_once_are_several_segments(
+    store: AnyStore, of: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(segments_module, "ROWS_MAX", 3)
     whole = run(store, of, **SAMPLED)
     job = killed(store, of, folder, 6)
@@ -137,7 +156,7 @@ def test_many_rows_at_once_are_several_segments(store, of, folder, monkeypatch):
     assert [form for form, _ in rebuilds(store, job)] == ["tensors"]
 
 
-def test_jobs_side_by_side_keep_their_own_rows(store, of, folder):
+def test_jobs_side_by_side_keep_their_own_rows(store: AnyStore, of: Model, folder: Path) -> None:
     drafts = [{**SAMPLED, "batch_width": 3, "seed": seed, "prompt": "p" * seed} for seed in (1, 2, 3)]
     alone = [run(store, of, **draft) for draft in drafts]
     jobs, segments = [admit(store, of, **draft) for draft in drafts], Segments(folder, EVERY)
@@ -152,7 +171,7 @@ def test_jobs_side_by_side_keep_their_own_rows(store, of, folder):
     assert kept(folder) == []
 
 
-def test_a_job_that_has_ended_leaves_nothing_behind(store, of, folder):
+def test_a_job_that_has_ended_leaves_nothing_behind(store: AnyStore, of: Model, folder: Path) -> None:
     job, made, segments = begun(store, of, folder, 9)
     finish(made)
     made.close()
@@ -163,7 +182,9 @@ def test_a_job_that_has_ended_leaves_nothing_behind(store, of, folder):
 
 @pytest.mark.contract("LOG-9")
 @pytest.mark.parametrize("turns", [4, 5, 6, 7, 8])
-def test_a_worker_that_wakes_after_its_job_was_ended_and_erased_leaves_no_cache(store, of, folder, turns):
+def test_a_worker_that_wakes_after_its_job_was_ended_and_erased_leaves_no_cache(
+    store: AnyStore, of: Model, folder: Path, turns: int
+) -> None:
     job, made, segments = begun(store, of, folder, turns)
     cancel(store, job, "caller", dead=lambda owners: list(owners))
     assert erase(store, job, folder).done
@@ -177,7 +198,7 @@ def test_a_worker_that_wakes_after_its_job_was_ended_and_erased_leaves_no_cache(
 
 
 @pytest.mark.contract("LOG-9")
-def test_a_job_that_is_given_up_keeps_no_cache(store, of, folder):
+def test_a_job_that_is_given_up_keeps_no_cache(store: AnyStore, of: Model, folder: Path) -> None:
     job, segments = killed(store, of, folder, 9), Segments(folder, EVERY)
     assert kept(folder)
     (claim,) = store.claim("second", LEASE_MS, 1, [job], dead=store.owners())
@@ -188,7 +209,9 @@ def test_a_job_that_is_given_up_keeps_no_cache(store, of, folder):
     assert kept(folder) == []
 
 
-def test_a_folder_that_somebody_removes_meanwhile_costs_its_job_time_and_others_nothing(store, of, folder, monkeypatch):
+def test_a_folder_that_somebody_removes_meanwhile_costs_its_job_time_and_others_nothing(
+    store: AnyStore, of: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[OSError] = []
     other, segments = admit(store, of, **SAMPLED), Segments(folder, EVERY, say=told.append)
     job = admit(store, of, **SAMPLED)
@@ -254,7 +277,9 @@ DAMAGES: dict[str, Callable[[list[Path]], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_does_not_join_is_not_used_and_the_text_is_the_same(store, of, folder, damage):
+def test_what_does_not_join_is_not_used_and_the_text_is_the_same(
+    store: AnyStore, of: Model, folder: Path, damage: str
+) -> None:
     whole = run(store, of, **SAMPLED)
     job = killed(store, of, folder, 18)
     DAMAGES[damage](kept(folder))
@@ -269,7 +294,7 @@ def test_what_does_not_join_is_not_used_and_the_text_is_the_same(store, of, fold
     assert kept(folder) == []
 
 
-def test_rows_of_another_job_are_not_taken_for_ones_own(store, of, folder):
+def test_rows_of_another_job_are_not_taken_for_ones_own(store: AnyStore, of: Model, folder: Path) -> None:
     mine, other = (killed(store, of, folder / name, 12, seed=seed) for name, seed in (("mine", 9), ("other", 10)))
     (own,) = (folder / "mine").iterdir()
     (stranger,) = (folder / "other").iterdir()
@@ -281,7 +306,7 @@ def test_rows_of_another_job_are_not_taken_for_ones_own(store, of, folder):
     assert not store.row(other).status.terminal
 
 
-def test_after_a_rebuild_by_prefill_the_chain_begins_anew(store, of, folder):
+def test_after_a_rebuild_by_prefill_the_chain_begins_anew(store: AnyStore, of: Model, folder: Path) -> None:
     """Rows that were computed in another way are not mixed with those that were kept before."""
     job = killed(store, of, folder, 14)
     kept(folder)[0].unlink()
@@ -295,7 +320,7 @@ def test_after_a_rebuild_by_prefill_the_chain_begins_anew(store, of, folder):
     assert [form for form, _ in rebuilds(store, job)] == ["prefill", "tensors"]
 
 
-def test_whoever_only_reads_writes_nothing(store, of, folder):
+def test_whoever_only_reads_writes_nothing(store: AnyStore, of: Model, folder: Path) -> None:
     job = killed(store, of, folder, 6)
     before = {path: path.read_bytes() for path in folder.glob("*/*")}
     segments = Segments(folder, EVERY, reading=True)
@@ -307,7 +332,7 @@ def test_whoever_only_reads_writes_nothing(store, of, folder):
     assert {path: path.read_bytes() for path in folder.glob("*/*")} == before
 
 
-def test_a_disk_that_takes_nothing_stops_no_job(store, of, folder):
+def test_a_disk_that_takes_nothing_stops_no_job(store: AnyStore, of: Model, folder: Path) -> None:
     blocked = folder
     blocked.write_text("no folder can be made here")
     said: list[OSError] = []
@@ -321,7 +346,7 @@ def test_a_disk_that_takes_nothing_stops_no_job(store, of, folder):
     assert result(store, job)["finish_reason"] == "length"
 
 
-def test_a_prompt_that_is_still_to_be_scored_is_computed(store, of, folder):
+def test_a_prompt_that_is_still_to_be_scored_is_computed(store: AnyStore, of: Model, folder: Path) -> None:
     draft = {"prompt_logprobs": 1, "echo_prompt": True}
     whole = run(store, of, **SAMPLED | draft)
     job = killed(store, of, folder, 9, **draft)
@@ -330,7 +355,9 @@ def test_a_prompt_that_is_still_to_be_scored_is_computed(store, of, folder):
     assert [form for form, _ in rebuilds(store, job)] == ["tensors"]
 
 
-def test_a_session_whose_rows_cannot_be_kept_is_rebuilt_by_calls_and_leaves_no_file(store, folder):
+def test_a_session_whose_rows_cannot_be_kept_is_rebuilt_by_calls_and_leaves_no_file(
+    store: AnyStore, folder: Path
+) -> None:
     """As of a model that runs elsewhere: it is asked for calls, and for nothing else."""
     of = model("Hello, world.")
     job, segments = admit(store, of), Segments(folder, EVERY)
@@ -341,7 +368,9 @@ def test_a_session_whose_rows_cannot_be_kept_is_rebuilt_by_calls_and_leaves_no_f
     assert [form for form, _ in rebuilds(store, job)] == ["prefill"]
 
 
-def test_a_worker_that_has_let_go_of_a_job_begins_anew_where_it_gets_the_job_back(store, of, folder):
+def test_a_worker_that_has_let_go_of_a_job_begins_anew_where_it_gets_the_job_back(
+    store: AnyStore, of: Model, folder: Path
+) -> None:
     """Another may have had it meanwhile, and its rows are then others than those that this worker kept."""
     whole = run(store, of, **SAMPLED)
     job, made, segments = begun(store, of, folder, 9)
@@ -397,9 +426,9 @@ def test_rows_that_do_not_fit_change_nothing() -> None:
             session.rows(lane, 0, 1)
 
 
-def test_a_kept_row_is_of_its_job_and_its_lane_only(store, of, folder):
+def test_a_kept_row_is_of_its_job_and_its_lane_only(store: AnyStore, of: Model, folder: Path) -> None:
     job = killed(store, of, folder, 12)
-    frontier = transcript(store, job).state.frontier
+    frontier = state_of(store, job).frontier
     stops = [int(path.name[9:17]) for path in kept(folder)]
     assert stops == sorted(stops)
     # A segment ends a row before the newest step that was durable when its rows were handed over.

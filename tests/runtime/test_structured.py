@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
+from cranks import WORKER, admit, assert_audited, claim, engine, finish, model, result, run, state_of, transcript, turn
+from databases import AnyStore
 
 from decodelog.fsm.errors import BrokenInvariant, GrammarRefused, NotAdmissible
 from decodelog.fsm.evidence.receipt import Selection
@@ -22,9 +23,9 @@ from decodelog.store.memory.log import MemoryStore
 pytestmark = pytest.mark.contract("OUT-5")
 
 EOS = 256
-INTEGERS = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}
-OPEN = {"type": "object", "additionalProperties": {"type": "string"}}
-PERSON = {
+INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}
+OPEN: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
+PERSON: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}},
     "required": ["name", "tags"],
@@ -42,7 +43,7 @@ def preferring(*tokens: int | str, pieces: tuple[Piece, ...] = ()) -> ScriptedMo
     return ScriptedModel(ScriptedConfig(script=Script(rows=(tuple(row),), then="repeat"), pieces=pieces))
 
 
-def outcome(store, of, **draft: Any) -> tuple[str, str, bool]:
+def outcome(store: AnyStore, of: ScriptedModel, **draft: Any) -> tuple[str, str, bool]:
     done = run(store, of, **draft)
     assert_audited(store)
     return done["text"], done["finish_reason"], done["structure_complete"]
@@ -57,19 +58,19 @@ def memory() -> MemoryStore:
 # ---- what a model that goes wrong is kept to --------------------------------------------------------------------
 
 
-def test_digits_for_ever_end_at_the_bound(memory):
+def test_digits_for_ever_end_at_the_bound(memory: AnyStore) -> None:
     assert outcome(memory, preferring("1"), json_schema={}, max_new_tokens=99) == ("1" * NUMERAL_BYTES_MAX, "eos", True)
     text, reason, whole = outcome(memory, preferring("1", "[", "]"), json_schema=INTEGERS, max_new_tokens=99)
     assert (text, reason, whole) == (f"[{'1' * NUMERAL_BYTES_MAX}]", "structured_complete", True)
 
 
-def test_blanks_for_ever_end_at_the_bound(memory):
+def test_blanks_for_ever_end_at_the_bound(memory: AnyStore) -> None:
     text, reason, whole = outcome(memory, preferring(" ", "[", "1", "]"), json_schema=INTEGERS, max_new_tokens=400)
     blanks = " " * BLANKS_MAX
     assert (text, reason, whole) == (f"[{blanks}1{blanks}]", "structured_complete", True)
 
 
-def test_the_same_key_for_ever_becomes_other_keys(memory):
+def test_the_same_key_for_ever_becomes_other_keys(memory: AnyStore) -> None:
     text, reason, whole = outcome(memory, preferring('"', "a", ":", ",", "}"), json_schema=OPEN, max_new_tokens=60)
     assert (reason, whole) == ("length", False)
     whole_pairs = text[: text.rindex(',"')] + "}"
@@ -78,7 +79,7 @@ def test_the_same_key_for_ever_becomes_other_keys(memory):
     assert len(pairs) > 3
 
 
-def test_a_second_end_token_is_never_committed(memory):
+def test_a_second_end_token_is_never_committed(memory: AnyStore) -> None:
     of = preferring(EOS, "1")
     job = admit(memory, of, json_schema={"type": "integer"})
     finish(engine(memory, of, job))
@@ -87,12 +88,12 @@ def test_a_second_end_token_is_never_committed(memory):
     assert_audited(memory)
 
 
-def test_a_comma_for_ever_is_put_where_it_may_be(memory):
+def test_a_comma_for_ever_is_put_where_it_may_be(memory: AnyStore) -> None:
     text, reason, whole = outcome(memory, preferring(",", "[", "1", "]"), json_schema=INTEGERS)
     assert (text, reason, whole) == (f"[1,{'1' * NUMERAL_BYTES_MAX}]", "structured_complete", True)
 
 
-def test_a_raw_control_character_is_never_written_into_a_string(memory):
+def test_a_raw_control_character_is_never_written_into_a_string(memory: AnyStore) -> None:
     for control in (0x00, 0x01, 0x0A, 0x1F):
         of = preferring(control, "a", '"')
         text, reason, whole = outcome(memory, of, json_schema={"type": "string", "maxLength": 3})
@@ -100,28 +101,28 @@ def test_a_raw_control_character_is_never_written_into_a_string(memory):
 
 
 @pytest.mark.contract("OUT-1")
-def test_byte_tokens_make_the_characters_of_a_class(memory):
+def test_byte_tokens_make_the_characters_of_a_class(memory: AnyStore) -> None:
     emoji = "\U0001f628\U0001f600"
     assert outcome(memory, model(emoji), regex="[\U0001f600-\U0001f64f]{2}") == (emoji, "structured_complete", True)
 
 
-def test_a_negated_class_takes_no_ill_formed_byte(memory):
+def test_a_negated_class_takes_no_ill_formed_byte(memory: AnyStore) -> None:
     of = preferring(0xC0, 0xC1, 0xF5, 0xF6, 0xF7, 0xFF, 0xC3, 0xA9)
     assert outcome(memory, of, regex="[^a]{2}") == ("\u00e9\u00e9", "structured_complete", True)
 
 
-def test_an_unused_id_and_a_special_token_are_not_chosen(memory):
+def test_an_unused_id_and_a_special_token_are_not_chosen(memory: AnyStore) -> None:
     of = preferring(258, 259, "a", pieces=(Piece(hex=""), Piece(text="<x>", special=True)))
     assert outcome(memory, of, regex="[a<x>]{3}") == ("aaa", "structured_complete", True)
 
 
 @pytest.mark.contract("FSM-7")
-def test_a_budget_that_cuts_the_structure_says_so(memory):
+def test_a_budget_that_cuts_the_structure_says_so(memory: AnyStore) -> None:
     assert outcome(memory, model(DOCUMENT), json_schema=PERSON, max_new_tokens=5) == (DOCUMENT[:5], "length", False)
     assert outcome(memory, model("1234"), json_schema={}, max_new_tokens=2) == ("12", "length", True)
 
 
-def test_a_grammar_that_a_guard_leaves_no_way_on_ends_with_an_error(memory):
+def test_a_grammar_that_a_guard_leaves_no_way_on_ends_with_an_error(memory: AnyStore) -> None:
     # Two keys exist, both are written, and the model asks for a third: no text of this schema goes on from there.
     schema = {"type": "object", "patternProperties": {"^[ab]$": {"type": "null"}}, "additionalProperties": False}
     text, reason, whole = outcome(memory, model('{"a":null,"b":null,"a'), json_schema=schema)
@@ -129,7 +130,7 @@ def test_a_grammar_that_a_guard_leaves_no_way_on_ends_with_an_error(memory):
 
 
 @pytest.mark.contract("OUT-3")
-def test_what_a_grammar_does_not_go_with_is_refused_at_submission(memory):
+def test_what_a_grammar_does_not_go_with_is_refused_at_submission(memory: AnyStore) -> None:
     with pytest.raises(NotAdmissible, match="ignore_eos"):
         admit(memory, model(), json_schema={}, ignore_eos=True)
     with pytest.raises(GrammarRefused, match="unclosed"):
@@ -141,10 +142,10 @@ def test_what_a_grammar_does_not_go_with_is_refused_at_submission(memory):
 
 
 @pytest.mark.contract("POL-7")
-def test_a_structured_job_beside_others_decides_as_it_does_alone(store):
+def test_a_structured_job_beside_others_decides_as_it_does_alone(store: AnyStore) -> None:
     of = model(seed=3, period=64, spread=2.0)
-    drafts = [{"json_schema": {}}, {}, {"regex": "[a-z ]{30}"}, {"json_schema": OPEN, "top_k": 5}]
-    drafts = [{"max_new_tokens": 25, "temperature": 1.0, "seed": index, **each} for index, each in enumerate(drafts)]
+    given: list[dict[str, Any]] = [{"json_schema": {}}, {}, {"regex": "[a-z ]{30}"}, {"json_schema": OPEN, "top_k": 5}]
+    drafts = [{"max_new_tokens": 25, "temperature": 1.0, "seed": index, **each} for index, each in enumerate(given)]
     together = [admit(store, of, **draft) for draft in drafts]
     finish(engine(store, of, *together))
     for job, draft in zip(together, drafts, strict=True):
@@ -158,7 +159,7 @@ def test_a_structured_job_beside_others_decides_as_it_does_alone(store):
 
 @pytest.mark.contract("RES-4", "FSM-4", "FSM-6")
 @pytest.mark.parametrize("turns", [1, 12, 17, 33])
-def test_a_job_lost_in_the_middle_of_its_structure_goes_on_where_the_grammar_was(store, turns):
+def test_a_job_lost_in_the_middle_of_its_structure_goes_on_where_the_grammar_was(store: AnyStore, turns: int) -> None:
     of = model(seed=7, period=64, spread=2.0)
     draft = {"json_schema": PERSON, "temperature": 1.0, "seed": 2, "max_new_tokens": 50, "logprobs": 2}
     expected = run(store, of, **draft)
@@ -175,7 +176,7 @@ def test_a_job_lost_in_the_middle_of_its_structure_goes_on_where_the_grammar_was
 
 
 @pytest.mark.contract("FSM-5", "FSM-6")
-def test_a_recorded_receipt_is_committed_with_what_the_parser_had_said(store):
+def test_a_recorded_receipt_is_committed_with_what_the_parser_had_said(store: AnyStore) -> None:
     of = model(DOCUMENT)
     job = admit(store, of, json_schema={"type": "integer"})
     first = claim(store, job)
@@ -192,7 +193,7 @@ def test_a_recorded_receipt_is_committed_with_what_the_parser_had_said(store):
 
 
 @pytest.mark.contract("FSM-5", "LOG-3")
-def test_the_log_says_where_each_token_left_the_parser_and_by_which_library(store):
+def test_the_log_says_where_each_token_left_the_parser_and_by_which_library(store: AnyStore) -> None:
     job = admit(store, model("ab"), regex="ab?c?")
     finish(engine(store, model("ab"), job))
     events = [event for record in store.read(job) for event in record.events]
@@ -207,7 +208,7 @@ def test_the_log_says_where_each_token_left_the_parser_and_by_which_library(stor
     assert "structure_complete" not in transcript(store, plain).result()
 
 
-def forged(store, of) -> str:
+def forged(store: AnyStore, of: ScriptedModel) -> str:
     """A job whose log holds a receipt for a token that its grammar does not allow."""
     job = admit(store, of, regex="ab")
     first = claim(store, job)
@@ -218,7 +219,7 @@ def forged(store, of) -> str:
     return job
 
 
-def test_a_log_whose_tokens_are_not_of_its_grammar_is_not_taken_in_hand(store):
+def test_a_log_whose_tokens_are_not_of_its_grammar_is_not_taken_in_hand(store: AnyStore) -> None:
     of = model("ab")
     job = forged(store, of)
     turn(engine(store, of, job, worker="second"))  # the recorded receipt is committed, whatever it holds
@@ -227,11 +228,13 @@ def test_a_log_whose_tokens_are_not_of_its_grammar_is_not_taken_in_hand(store):
 
 
 @pytest.mark.contract("POL-7")
-def test_a_job_in_hand_whose_tokens_are_not_of_its_grammar_fails_alone(store):
+def test_a_job_in_hand_whose_tokens_are_not_of_its_grammar_fails_alone(store: AnyStore) -> None:
     of = model("ab")
     job, mate = forged(store, of), admit(store, of)
     finish(engine(store, of, job, mate, worker="second"))
-    assert transcript(store, job).state.ending.cause == "broken_invariant"
+    ending = state_of(store, job).ending
+    assert ending is not None
+    assert ending.cause == "broken_invariant"
     assert result(store, mate)["text"] == "ab"
     assert_audited(store)
 
@@ -240,7 +243,7 @@ def test_a_job_in_hand_whose_tokens_are_not_of_its_grammar_fails_alone(store):
 
 
 @pytest.mark.contract("OUT-6", "OUT-7")
-def test_a_job_without_a_grammar_ends_after_its_first_value_also_across_a_crash(store):
+def test_a_job_without_a_grammar_ends_after_its_first_value_also_across_a_crash(store: AnyStore) -> None:
     of = model('Here it is: {"a": ["}", 1]} and {"more": 2}')
     for turns in (0, 5, 14, 20):
         job = admit(store, of, stop_on_json=True)
@@ -255,7 +258,7 @@ def test_a_job_without_a_grammar_ends_after_its_first_value_also_across_a_crash(
 
 
 @pytest.mark.contract("OUT-6")
-def test_a_job_ends_after_its_first_tool_call(store):
+def test_a_job_ends_after_its_first_tool_call(store: AnyStore) -> None:
     of = model('I call <tool>{"name": "f"}</tool> and more')
     calls = [{"begin": "<tool>", "end": "</tool>"}]
     assert run(store, of, stop_on_tool_calls=calls)["text"] == 'I call <tool>{"name": "f"}</tool>'

@@ -24,7 +24,7 @@ from decodelog.store.memory.log import MemoryStore
 
 pytestmark = pytest.mark.contract("OUT-5")
 
-BOOK = {
+BOOK: dict[str, Any] = {
     "type": "object",
     "properties": {
         "title": {"type": "string", "maxLength": 30},
@@ -34,7 +34,7 @@ BOOK = {
     "required": ["title", "year", "tags"],
     "additionalProperties": False,
 }
-CITIES = {
+CITIES: dict[str, Any] = {
     "type": "array",
     "items": {
         "type": "object",
@@ -45,7 +45,7 @@ CITIES = {
     "minItems": 2,
     "maxItems": 2,
 }
-REQUESTS = [
+REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": BOOK}, "Describe a famous book as JSON."),
     ({"json_schema": CITIES, "temperature": 0.8, "seed": 4}, "Two cities, and whether they are big, as JSON."),
     ({"regex": r"[0-9]{4}-(0[1-9]|1[0-2])-[0-3][0-9]"}, "When did the first person walk on the moon? Only the date."),

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from cranks import admit, assert_audited, engine, finish, result, transcript, turn
-from databases import wall_clock_ms
+from cranks import admit, assert_audited, engine, finish, result, state_of, transcript, turn
+from databases import AnyStore, wall_clock_ms
 
 from decodelog.fsm.errors import NotAdmissible, Problem, SchemaViolation
 from decodelog.fsm.ports import Store
@@ -66,7 +66,9 @@ def split_of(case: Case, seed: int) -> Case:
     return case._replace(tokens=tokens, deltas=None)
 
 
-def streamed(store: Store, case: Case, mates: int = 0, crash_every: int = 0) -> tuple[dict[str, Any], list[Emission]]:
+def streamed(
+    store: AnyStore, case: Case, mates: int = 0, crash_every: int = 0
+) -> tuple[dict[str, Any], list[Emission]]:
     """Run a case to its end; its result, and what was published of it by all engines together.
 
     crash_every  turns after which the worker dies, at least 2: a turn that brings lost lanes back makes no token
@@ -89,7 +91,7 @@ def streamed(store: Store, case: Case, mates: int = 0, crash_every: int = 0) -> 
     return result(store, job), published[job]
 
 
-def check(store: Store, case: Case, **how: int) -> list[Emission]:
+def check(store: AnyStore, case: Case, **how: int) -> list[Emission]:
     done, published = streamed(store, case, **how)
     assert (done["text"], done["finish_reason"]) == (case.text, case.finish)
     assert "".join(item.text for item in published) == case.text
@@ -222,14 +224,14 @@ BY_TOKEN = {
 @pytest.mark.contract("OUT-1", "OUT-2", "OUT-3", "OUT-4", "OUT-7", "FSM-7")
 @pytest.mark.parametrize("how", [{}, {"mates": 3}, {"crash_every": 2}, {"crash_every": 3}], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_stream_and_result_are_the_declared_text(store: Store, name: str, how: dict[str, int]) -> None:
+def test_stream_and_result_are_the_declared_text(store: AnyStore, name: str, how: dict[str, int]) -> None:
     check(store, CASES[name], **how)
 
 
 @pytest.mark.contract("OUT-1", "OUT-2", "OUT-3")
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", [name for name in CASES if name not in BY_TOKEN])
-def test_the_text_is_the_same_however_it_is_cut_into_tokens(store: Store, name: str, seed: int) -> None:
+def test_the_text_is_the_same_however_it_is_cut_into_tokens(store: AnyStore, name: str, seed: int) -> None:
     case = split_of(CASES[name], seed)
     # A split may need more tokens than the case allowed for, and none of these is about a limit.
     longer = case._replace(draft={"max_new_tokens": 200, **case.draft})
@@ -261,7 +263,7 @@ def declared(case: Case) -> tuple[str, str, int]:
 
 @pytest.mark.contract("OUT-1", "OUT-2", "OUT-3", "OUT-4", "OUT-7")
 @pytest.mark.parametrize("seed", range(150))
-def test_any_pieces_and_any_stops_show_what_the_rules_say(store: Store, seed: int) -> None:
+def test_any_pieces_and_any_stops_show_what_the_rules_say(store: AnyStore, seed: int) -> None:
     rng = random.Random(seed)
     letters = ["a", "b", "ab", "ba", "é", FACE, "abab", " "]
     special = [b"<s>", b"<t>"]
@@ -277,6 +279,7 @@ def test_any_pieces_and_any_stops_show_what_the_rules_say(store: Store, seed: in
     text, reason, count = declared(case)
     how = [{}, {"mates": 2}, {"crash_every": rng.randint(2, 4)}][seed % 3]
     items = check(store, case._replace(text=text, finish=reason), **how)
+    assert items[-1].usage is not None
     assert items[-1].usage["completion_tokens"] == count
 
 
@@ -285,7 +288,7 @@ def test_any_pieces_and_any_stops_show_what_the_rules_say(store: Store, seed: in
 
 @pytest.mark.contract("OUT-7", "FSM-7")
 @pytest.mark.parametrize("most", [1, 2, 5, 9, 100])
-def test_usage_counts_committed_tokens_and_not_pieces_of_text(store: Store, most: int) -> None:
+def test_usage_counts_committed_tokens_and_not_pieces_of_text(store: AnyStore, most: int) -> None:
     """Characters of several tokens, tokens of several characters or of none, and an end that is one too."""
     tokens = [*(bytes([byte]) for byte in FACE.encode()), b"two words", b"", "é".encode()]
     done, published = streamed(store, Case(tokens, {"max_new_tokens": most}, "", ""), mates=2)
@@ -296,7 +299,7 @@ def test_usage_counts_committed_tokens_and_not_pieces_of_text(store: Store, most
 
 
 @pytest.mark.contract("FSM-7")
-def test_an_unlimited_budget_is_a_word_and_no_number(store: Store) -> None:
+def test_an_unlimited_budget_is_a_word_and_no_number(store: AnyStore) -> None:
     with pytest.raises(SchemaViolation, match="until_context"):
         admit(store, says([b"a"]), max_new_tokens=-1)
 
@@ -304,7 +307,7 @@ def test_an_unlimited_budget_is_a_word_and_no_number(store: Store) -> None:
 @pytest.mark.contract("ENV-6")
 @pytest.mark.parametrize("empty", [{"prompt": ""}, {"token_ids": []}, {"messages": []}])
 def test_an_empty_prompt_is_refused_at_the_door_and_the_running_job_is_untouched(
-    store: Store, empty: dict[str, Any]
+    store: AnyStore, empty: dict[str, Any]
 ) -> None:
     of = says([b"Hel", b"lo, ", b"world."])
     running = admit(store, of)
@@ -320,11 +323,11 @@ def test_an_empty_prompt_is_refused_at_the_door_and_the_running_job_is_untouched
 
 
 @pytest.mark.contract("FSM-7")
-def test_every_reason_that_held_is_recorded_with_the_one_that_counts(store: Store) -> None:
+def test_every_reason_that_held_is_recorded_with_the_one_that_counts(store: AnyStore) -> None:
     """The stop completes on the last allowed token, which is a stop token too."""
     draft = {"stop": ["b"], "max_new_tokens": 2, "stop_token_ids": [FIRST + 1, EOS]}
     done, _ = streamed(store, Case([b"a", b"b"], draft, "", ""))
     assert done["finish_reason"] == "stop_string"
-    state = transcript(store, done["job"]).state
+    state = state_of(store, done["job"])
     assert state is not None
     assert [reason.value for reason in state.due] == ["stop_string", "stop_token", "length"]

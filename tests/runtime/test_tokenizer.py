@@ -228,7 +228,7 @@ def test_chats_render_and_encode_as_in_transformers(
     theirs = AutoTokenizer.from_pretrained(directory)
     text = real.apply_chat_template(chat, add_generation_prompt=prompt)
     assert text == theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=prompt)
-    expected = theirs.apply_chat_template(chat, tokenize=True, add_generation_prompt=prompt, return_dict=True)
+    expected: Any = theirs.apply_chat_template(chat, tokenize=True, add_generation_prompt=prompt, return_dict=True)
     assert real.encode(text, add_special_tokens=False) == expected["input_ids"]
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
 
 import pytest
-from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result, transcript, turn
-from databases import Clock, wall_clock_ms
+from cranks import LEASE_MS, admit, assert_audited, claim, engine, model, result, state_of, transcript, turn
+from databases import AnyStore, Clock, wall_clock_ms
 from workers import ENDLESS, FAST, PATIENCE_S, running, wait_for, worker
 
-from decodelog.fsm.errors import DatabaseLocked, LostTenure, UnknownModel
+from decodelog.fsm.errors import DatabaseLocked, LostTenure, Problem, UnknownModel
 from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.machine.events import CallCompleted
+from decodelog.fsm.machine.state import State
 from decodelog.fsm.ports import Command
+from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.finish import FinishReason
+from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.worker import Pace, Worker
@@ -27,7 +33,7 @@ from decodelog.service.jobs.submit import submit
 
 
 @pytest.mark.contract("LOG-7")
-def test_drain_runs_all_jobs_more_than_fit_at_once_and_releases_everything(store):
+def test_drain_runs_all_jobs_more_than_fit_at_once_and_releases_everything(store: AnyStore) -> None:
     of = model("Hello")
     jobs = [admit(store, of) for _ in range(5)]
     worker(store, of, pace=Pace(lease_ms=60_000, claim_ms=1, lanes_max=2)).run(drain=True)
@@ -37,7 +43,7 @@ def test_drain_runs_all_jobs_more_than_fit_at_once_and_releases_everything(store
 
 
 @pytest.mark.contract("LOG-7")
-def test_two_workers_share_the_jobs_and_each_job_has_one_tenure(store):
+def test_two_workers_share_the_jobs_and_each_job_has_one_tenure(store: AnyStore) -> None:
     of = [model("Hello, world."), model("Hello, world.")]
     jobs = [admit(store, of[0]) for _ in range(6)]
     pace = Pace(lease_ms=60_000, claim_ms=1, idle_ms=5, lanes_max=2)
@@ -52,13 +58,15 @@ def test_two_workers_share_the_jobs_and_each_job_has_one_tenure(store):
 
 
 @pytest.mark.contract("LOG-8", "FSM-9")
-def test_a_cancel_from_elsewhere_reaches_the_owner_once(store):
+def test_a_cancel_from_elsewhere_reaches_the_owner_once(store: AnyStore) -> None:
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100_000, ignore_eos=True)
     with running(worker(store, of)):
         wait_for(lambda: store.row(job).output > 3)
         ended = cancel(store, job, "canceller")
         late = cancel(store, job, "canceller")
+    assert ended is not None
+    assert late is not None
     assert (ended.outcome, ended.effective) == ("cancelled", True)
     assert (late.outcome, late.effective) == ("cancelled", False)
     done = result(store, job)
@@ -68,7 +76,7 @@ def test_a_cancel_from_elsewhere_reaches_the_owner_once(store):
 
 
 @pytest.mark.contract("LOG-8", "FSM-9")
-def test_the_same_command_twice_is_one_command(store):
+def test_the_same_command_twice_is_one_command(store: AnyStore) -> None:
     job = admit(store, model(), max_new_tokens=5)
     command = Command("c" * 32, job, "cancel")
     assert store.post(command)
@@ -80,19 +88,23 @@ def test_the_same_command_twice_is_one_command(store):
 
 
 @pytest.mark.contract("LOG-8", "LOG-7")
-def test_a_job_that_waits_or_whose_owner_is_gone_is_cancelled_by_the_caller(store):
+def test_a_job_that_waits_or_whose_owner_is_gone_is_cancelled_by_the_caller(store: AnyStore) -> None:
     of = model("Hello")
     waiting, orphan = admit(store, of), admit(store, of)
-    assert cancel(store, waiting, "canceller").effective
+    first = cancel(store, waiting, "canceller")
+    assert first is not None
+    assert first.effective
     (claim,) = store.claim("gone", 1, 1, [orphan])
-    assert cancel(store, orphan, "canceller").effective
+    second = cancel(store, orphan, "canceller")
+    assert second is not None
+    assert second.effective
     assert store.row(orphan).fence > claim.fence
     assert {result(store, job)["usage"]["completion_tokens"] for job in (waiting, orphan)} == {0}
     assert_audited(store)
 
 
 @pytest.mark.contract("LOG-8", "LOG-7")
-def test_a_cancel_that_a_replaced_worker_has_read_is_answered_by_the_next_owner(store):
+def test_a_cancel_that_a_replaced_worker_has_read_is_answered_by_the_next_owner(store: AnyStore) -> None:
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100_000, ignore_eos=True)
     replaced = worker(store, of)
@@ -111,7 +123,7 @@ def test_a_cancel_that_a_replaced_worker_has_read_is_answered_by_the_next_owner(
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_claim_whose_answer_was_lost_is_made_again(store):
+def test_a_claim_whose_answer_was_lost_is_made_again(store: AnyStore) -> None:
     of = model("Hello")
     job = admit(store, of)
     made = worker(store, of)
@@ -122,7 +134,7 @@ def test_a_claim_whose_answer_was_lost_is_made_again(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_that_somebody_else_took_before_its_log_was_read_is_lost_and_not_broken(store):
+def test_a_job_that_somebody_else_took_before_its_log_was_read_is_lost_and_not_broken(store: AnyStore) -> None:
     of = model("Hello")
     job = admit(store, of)
     (late,) = store.claim("sleeper", LEASE_MS, 1)
@@ -133,9 +145,9 @@ def test_a_job_that_somebody_else_took_before_its_log_was_read_is_lost_and_not_b
 
 
 @pytest.mark.contract("LOG-7")
-def test_claims_come_less_often_where_there_is_nothing_and_never_in_step(store):
+def test_claims_come_less_often_where_there_is_nothing_and_never_in_step(store: AnyStore) -> None:
     one, other = (worker(store, model(), name, Pace(claim_ms=100, claim_ms_max=400)) for name in ("one", "other"))
-    waits = []
+    waits: list[list[tuple[float, float]]] = []
     for made in (one, other):
         waits.append([])
         for _ in range(4):
@@ -151,7 +163,7 @@ def test_claims_come_less_often_where_there_is_nothing_and_never_in_step(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_claim_takes_a_few_jobs_and_the_next_one_follows_at_once(store):
+def test_a_claim_takes_a_few_jobs_and_the_next_one_follows_at_once(store: AnyStore) -> None:
     of = model("Hello")
     for _ in range(5):
         admit(store, of)
@@ -165,19 +177,19 @@ def test_a_claim_takes_a_few_jobs_and_the_next_one_follows_at_once(store):
 
 @pytest.mark.contract("CALL-9", "LOG-8", "FSM-9")
 @pytest.mark.parametrize("beside", [True, False])
-def test_a_cancel_that_comes_during_a_call_leaves_nothing_of_that_call(store, beside):
+def test_a_cancel_that_comes_during_a_call_leaves_nothing_of_that_call(store: AnyStore, beside: bool) -> None:
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100, ignore_eos=True)
     session, calls = of.session(1), []
     select = session.select
 
-    def cancelling(ticket):
+    def cancelling(ticket: Any) -> Any:
         calls.append(ticket)
         if len(calls) == 4:
             store.post(Command("a" * 32, job, "cancel"))
         return select(ticket)
 
-    session.select = cancelling
+    vars(session)["select"] = cancelling
     worker(store, of, pace=replace(FAST, beside=beside)).run(drain=True)
     done = result(store, job)
     assert (done["finish_reason"], done["usage"]["completion_tokens"], len(calls)) == ("cancelled", 3, 4)
@@ -188,11 +200,11 @@ def test_a_cancel_that_comes_during_a_call_leaves_nothing_of_that_call(store, be
 
 
 @pytest.mark.contract("FSM-7", "CALL-9")
-def test_a_deadline_closes_the_job_with_the_tokens_before_it(store):
+def test_a_deadline_closes_the_job_with_the_tokens_before_it(store: AnyStore) -> None:
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100_000, ignore_eos=True, deadline_ms=300)
 
-    def clock():
+    def clock() -> int:
         """Comes to the deadline once there are tokens, however long that takes."""
         row = store.row(job)
         return row.created_ms + (300 if row.output >= 3 else 299)
@@ -205,19 +217,21 @@ def test_a_deadline_closes_the_job_with_the_tokens_before_it(store):
 
 
 @pytest.mark.contract("FSM-7")
-def test_a_cancel_and_a_deadline_that_hold_together_are_both_recorded(store):
+def test_a_cancel_and_a_deadline_that_hold_together_are_both_recorded(store: AnyStore) -> None:
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100_000, ignore_eos=True, deadline_ms=1)
     store.post(Command("f" * 32, job, "cancel"))
     time.sleep(0.01)
     worker(store, of).run(drain=True)
-    assert transcript(store, job).state.due == (FinishReason.CANCELLED, FinishReason.TIMEOUT)
+    assert state_of(store, job).due == (FinishReason.CANCELLED, FinishReason.TIMEOUT)
 
 
 @pytest.mark.contract("LOG-8")
-def test_a_cancel_without_time_to_wait_still_ends_a_job_that_nobody_holds(store):
+def test_a_cancel_without_time_to_wait_still_ends_a_job_that_nobody_holds(store: AnyStore) -> None:
     job = admit(store, model())
-    assert cancel(store, job, "canceller", timeout_s=0).effective
+    ended = cancel(store, job, "canceller", timeout_s=0)
+    assert ended is not None
+    assert ended.effective
     held = admit(store, model())
     store.claim("alive", LEASE_MS, 1, [held])
     assert cancel(store, held, "canceller", timeout_s=0) is None
@@ -225,10 +239,10 @@ def test_a_cancel_without_time_to_wait_still_ends_a_job_that_nobody_holds(store)
 
 
 @pytest.mark.contract("ENV-9")
-def test_a_job_that_cannot_run_here_is_left_for_others_with_its_reason(store):
+def test_a_job_that_cannot_run_here_is_left_for_others_with_its_reason(store: AnyStore) -> None:
     of, other = model("Hello"), model("Other")
     refused, good = admit(store, of), admit(store, other)
-    heard = {}
+    heard: dict[str, Problem] = {}
     worker(store, other, notice=heard.__setitem__).run(drain=True)
     assert heard[refused].code == "not_admissible"
     assert result(store, good)["text"] == "Other"
@@ -238,11 +252,11 @@ def test_a_job_that_cannot_run_here_is_left_for_others_with_its_reason(store):
 
 
 @pytest.mark.contract("ENV-9")
-def test_an_unknown_model_is_a_reason_too(store):
+def test_an_unknown_model_is_a_reason_too(store: AnyStore) -> None:
     job = admit(store, model())
-    heard = {}
+    heard: dict[str, Problem] = {}
 
-    def load(name):
+    def load(name: str) -> NoReturn:
         raise UnknownModel(name, [])
 
     made = Worker("worker-1", store, load, admit_job, wall_clock_ms, notice=heard.__setitem__, pace=FAST)
@@ -251,7 +265,7 @@ def test_an_unknown_model_is_a_reason_too(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_an_expired_lease_is_taken_over_and_the_sleeper_cannot_commit(store):
+def test_an_expired_lease_is_taken_over_and_the_sleeper_cannot_commit(store: AnyStore) -> None:
     of = model("Hello, world.")
     job = admit(store, of)
     (claim,) = store.claim("sleeper", 1, 1, [job])
@@ -263,7 +277,7 @@ def test_an_expired_lease_is_taken_over_and_the_sleeper_cannot_commit(store):
 
 
 @pytest.mark.contract("LOG-7", "RES-4")
-def test_a_stopped_worker_finishes_its_turn_and_the_next_one_goes_on(store):
+def test_a_stopped_worker_finishes_its_turn_and_the_next_one_goes_on(store: AnyStore) -> None:
     draft = {"max_new_tokens": 300, "ignore_eos": True, "temperature": 1.0, "seed": 1}
     of = model(**ENDLESS)
     expected = admit(store, of, **draft)
@@ -281,7 +295,7 @@ def test_a_stopped_worker_finishes_its_turn_and_the_next_one_goes_on(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_heartbeats_keep_a_long_job(store):
+def test_heartbeats_keep_a_long_job(store: AnyStore) -> None:
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100_000, ignore_eos=True)
     clock = Clock(store)  # time passes as beats come, and not as the machine is fast or slow
@@ -292,14 +306,14 @@ def test_heartbeats_keep_a_long_job(store):
             assert not store.claim("thief", 1_000, 1, [job])
             wait_for(lambda: store.row(job).lease_until_ms == clock.now_ms + 300)
     assert clock.now_ms - 1_000_000 > 3 * 300
-    assert transcript(store, job).state.tenure.attempt == 1
+    assert state_of(store, job).tenure.attempt == 1
 
 
 @pytest.mark.contract("OUT-7")
-def test_the_readers_of_several_models_are_entered_one_at_a_time():
+def test_the_readers_of_several_models_are_entered_one_at_a_time() -> None:
     inside, most = [], []
 
-    def sink(job, emissions, state):
+    def sink(job: str, emissions: Sequence[Emission], state: State) -> None:
         inside.append(job)
         most.append(len(inside))
         time.sleep(0.005)
@@ -316,7 +330,7 @@ def test_the_readers_of_several_models_are_entered_one_at_a_time():
 
 @pytest.mark.contract("LOG-7")
 @pytest.mark.parametrize("bad", [0, 1])
-def test_every_engine_is_closed_and_every_lease_released_where_one_close_fails(store, bad):
+def test_every_engine_is_closed_and_every_lease_released_where_one_close_fails(store: AnyStore, bad: int) -> None:
     of = [model("Hello"), model("World")]
     jobs = [admit(store, each) for each in of]
     made = worker(store, of[0])
@@ -324,10 +338,10 @@ def test_every_engine_is_closed_and_every_lease_released_where_one_close_fails(s
         made._engines[job] = engine(store, each, worker=made.name)
         made._engines[job].adopt(claim(store, job, made.name), made.name)
 
-    def broken():
+    def broken() -> Any:
         raise DatabaseLocked("test", "busy")
 
-    made._engines[jobs[bad]].close = broken
+    vars(made._engines[jobs[bad]])["close"] = broken
     with pytest.raises(DatabaseLocked):
         made._release()
     assert not made._engines[jobs[1 - bad]].jobs
@@ -335,7 +349,7 @@ def test_every_engine_is_closed_and_every_lease_released_where_one_close_fails(s
 
 
 @pytest.mark.contract("LOG-8", "CALL-9")
-def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store):
+def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store: AnyStore) -> None:
     """Each turn of both takes longer than the time between two looks into the inbox."""
     models = {name: model(**ENDLESS) for name in ("one", "two")}
     jobs = [
@@ -343,8 +357,8 @@ def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store):
         for name, of in models.items()
     ]
     for of in models.values():
-        session, select = of.session(1), of.session(1).select
-        session.select = lambda ticket, select=select: (time.sleep(0.005), select(ticket))[1]
+        session = of.session(1)
+        vars(session)["select"] = partial(slowly, session.select)
     made = Worker("worker-1", store, models.__getitem__, admit_job, wall_clock_ms, pace=replace(FAST, inbox_ms=8))
     with running(made, drain=True) as thread:
         wait_for(lambda: all(store.row(job).output > 2 for job in jobs))
@@ -356,7 +370,9 @@ def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_whose_turn_ends_the_worker_is_given_up_in_the_end_and_its_mates_are_not(store, monkeypatch):
+def test_a_job_whose_turn_ends_the_worker_is_given_up_in_the_end_and_its_mates_are_not(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a worker dies of need not be a signal; what it does not give back counts as a tenure that has stalled."""
     of = model("Hello")
     bad, good = admit(store, of, seed=66, temperature=1.0), admit(store, of)
@@ -368,7 +384,9 @@ def test_a_job_whose_turn_ends_the_worker_is_given_up_in_the_end_and_its_mates_a
 
 
 @pytest.mark.contract("LOG-7", "LOG-10")
-def test_whoever_asks_for_a_job_may_be_killed_over_it_as_often_as_that_takes(store, monkeypatch):
+def test_whoever_asks_for_a_job_may_be_killed_over_it_as_often_as_that_takes(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of = model("Hello")
     job = admit(store, of)
     assert deaths(store, of, job, monkeypatch, asked=True, at_most=2 * TENURES_STALLED_MAX) == 2 * TENURES_STALLED_MAX
@@ -376,11 +394,23 @@ def test_whoever_asks_for_a_job_may_be_killed_over_it_as_often_as_that_takes(sto
     assert_audited(store)
 
 
-def deaths(store, of, bad, monkeypatch, asked=False, at_most=10**9):
-    """How many workers in turn died of a job, at most so many, until one found nothing left to do."""
-    commands, dead = Engine._commands, set()
+def slowly(select: Callable[[Any], Any], ticket: Any) -> Any:
+    time.sleep(0.005)
+    return select(ticket)
 
-    def broken(self, called, selection):
+
+def deaths(
+    store: AnyStore,
+    of: ScriptedModel,
+    bad: str,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: bool = False,
+    at_most: int = 10**9,
+) -> int:
+    """How many workers in turn died of a job, at most so many, until one found nothing left to do."""
+    commands, dead = Engine._commands, set[str]()
+
+    def broken(self: Engine, called: Any, selection: Any) -> Any:
         if called.job.name == bad and len(dead) < at_most:
             raise MemoryError
         return commands(self, called, selection)

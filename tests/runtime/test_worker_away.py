@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 from cranks import admit, assert_audited, model, result
+from databases import AnyStore
 from workers import worker
 
-from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable
-from decodelog.fsm.ports import Command
+from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable, Problem
+from decodelog.fsm.ports import Claim, Command
 from decodelog.runtime.loop import retry as patience
 from decodelog.runtime.loop.worker import Pace
 
@@ -18,16 +20,16 @@ from decodelog.runtime.loop.worker import Pace
 class Locked:
     """A store whose calls fail once each with what may succeed later."""
 
-    def __init__(self, store):
+    def __init__(self, store: AnyStore) -> None:
         self._store = store
-        self.failed = set()
+        self.failed = set[str]()
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         call = getattr(self._store, name)
         if name == "bell":
             return call  # which never fails; it only does not ring
 
-        def once(*arguments, **options):
+        def once(*arguments: Any, **options: Any) -> Any:
             if name not in self.failed:
                 self.failed.add(name)
                 raise DatabaseLocked("test", "another process writes")
@@ -37,7 +39,7 @@ class Locked:
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_locked_database_is_waited_for_wherever_the_worker_meets_it(store):
+def test_a_locked_database_is_waited_for_wherever_the_worker_meets_it(store: AnyStore) -> None:
     of = model("Hello, world.")
     job = admit(store, of)
     cancelled = admit(store, of)
@@ -51,9 +53,9 @@ def test_a_locked_database_is_waited_for_wherever_the_worker_meets_it(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_whose_claim_was_never_answered_is_claimed_again_by_the_same_worker(store):
+def test_a_job_whose_claim_was_never_answered_is_claimed_again_by_the_same_worker(store: AnyStore) -> None:
     class Unanswered(Locked):
-        def claim(self, *arguments, **options):
+        def claim(self, *arguments: Any, **options: Any) -> list[Claim]:
             claims = self._store.claim(*arguments, **options)
             if claims and "claim" not in self.failed:
                 self.failed.add("claim")
@@ -69,16 +71,18 @@ def test_a_job_whose_claim_was_never_answered_is_claimed_again_by_the_same_worke
 
 
 @pytest.mark.contract("LOG-2", "LOG-7")
-def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_is_said_once(store, monkeypatch):
+def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_is_said_once(
+    store: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Away(Locked):
         """Every call of every thread fails, from the third append on, for longer than its lease."""
 
         appends, until = 0, None  # and until it was said, which a busy machine may do late
 
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> Any:
             call = getattr(self._store, name)
 
-            def reached(*arguments, **options):
+            def reached(*arguments: Any, **options: Any) -> Any:
                 self.appends += name in ("append", "begin")
                 if self.appends == 3 and self.until is None:
                     self.until = time.monotonic() + 0.9
@@ -89,7 +93,7 @@ def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_
             return reached
 
     monkeypatch.setattr(patience, "NOTICED_S", 0.3)
-    said = []
+    said: list[Problem | None] = []
     jobs = [admit(store, model("Hello, world.")) for _ in range(2)]
     pace = Pace(lease_ms=300, claim_ms=1, inbox_ms=0, idle_ms=5)
     worker(Away(store), model("Hello, world."), pace=pace, told=said.append).run(drain=True)
@@ -101,9 +105,11 @@ def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_database_that_does_not_come_back_is_a_typed_error_after_the_stated_time(store, stopped):
+def test_a_database_that_does_not_come_back_is_a_typed_error_after_the_stated_time(
+    store: AnyStore, stopped: bool
+) -> None:
     class Gone(Locked):
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> Any:
             if stopped and name in ("append", "begin"):
                 made.stop()
             self.failed.add(name)
@@ -125,31 +131,32 @@ def test_a_database_that_does_not_come_back_is_a_typed_error_after_the_stated_ti
 class Still:
     """A host whose time passes by sleeping only."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.now = 0.0
 
-    def monotonic_s(self):
+    def monotonic_s(self) -> float:
         return self.now
 
-    def sleep(self, seconds):
+    def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def lock(self):
+    def lock(self) -> Any:
         return threading.Lock()
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_wait_that_ran_out_makes_the_next_ones_short_until_something_succeeds():
+def test_a_wait_that_ran_out_makes_the_next_ones_short_until_something_succeeds() -> None:
     host, back_at = Still(), [0.0]
 
-    def answer():
+    def answer() -> str:
         if host.now < back_at[0]:
             raise DatabaseUnavailable("test", "it is away")
         return "answered"
 
-    patient = patience.Patience(60.0, host=host)
+    stand_in: Any = host
+    patient = patience.Patience(60.0, host=stand_in)
 
-    def waited(away_s):
+    def waited(away_s: float) -> tuple[float, str]:
         begin = host.now
         back_at[0] = begin + away_s
         try:

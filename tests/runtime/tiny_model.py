@@ -33,7 +33,8 @@ TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "a", "b", "Ġ", "ab", "
 
 def reference() -> torch.nn.Module:
     torch.manual_seed(1)
-    return AutoModelForCausalLM.from_config(CONFIG, dtype=torch.float32)
+    made: torch.nn.Module = AutoModelForCausalLM.from_config(CONFIG, dtype=torch.float32)
+    return made
 
 
 def write_gguf(path: Path, **changes: object) -> None:

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from databases import wall_clock_ms
 
+from decodelog.fsm.ports import Clock
 from decodelog.runtime.loop.worker import Pace, Worker
 from decodelog.service.jobs.compose import admit_job
 
 FAST = Pace(lease_ms=60_000, claim_ms=1, inbox_ms=0, idle_ms=5)
 PATIENCE_S = 600.0  # far beyond what a busy machine needs: only what hangs comes to its end
-ENDLESS = {"seed": 3, "period": 64}
+ENDLESS: dict[str, Any] = {"seed": 3, "period": 64}
 
 
-def worker(store, of, name="worker-1", pace=FAST, clock=wall_clock_ms, **options):
+def worker(
+    store: Any, of: Any, name: str = "worker-1", pace: Pace = FAST, clock: Clock = wall_clock_ms, **options: Any
+) -> Worker:
     return Worker(name, store, lambda _: of, admit_job, clock, pace=pace, **options)
 
 
 @contextmanager
-def running(made, **options):
+def running(made: Worker, **options: Any) -> Iterator[threading.Thread]:
     """The worker in a thread; stopped and joined at the end, and its exception raised here."""
-    raised = []
+    raised: list[BaseException] = []
 
-    def target():
+    def target() -> None:
         try:
             made.run(**options)
         except BaseException as error:
@@ -42,7 +47,7 @@ def running(made, **options):
         assert not raised, raised
 
 
-def wait_for(condition):
+def wait_for(condition: Callable[[], object]) -> None:
     until = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until, "waited too long"

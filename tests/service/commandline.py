@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from typer import testing
 from typer.main import get_command
@@ -25,7 +25,7 @@ from decodelog.service.database import open_database
 
 # Thirty commands with hundreds of options take 30 ms to build, and are the same ones for every call of them.
 assert hasattr(testing, "_get_command")
-testing._get_command = cache(get_command)  # type: ignore[attr-defined]
+testing._get_command = cache(get_command)
 
 COMMAND = (sys.executable, "-m", "decodelog")
 POLL_S = 0.005
@@ -78,6 +78,16 @@ def process(*arguments: object, db: str | None = None, **options: Any) -> Iterat
         if started.poll() is None:
             started.send_signal(signal.SIGKILL)
         started.communicate()
+
+
+def stdout_of(running: subprocess.Popen[str]) -> IO[str]:
+    assert running.stdout is not None
+    return running.stdout
+
+
+def stderr_of(running: subprocess.Popen[str]) -> IO[str]:
+    assert running.stderr is not None
+    return running.stderr
 
 
 def ended(running: subprocess.Popen[str]) -> Ended:

@@ -47,7 +47,7 @@ class Deadly:
             def __getattr__(self, name: str) -> Any:
                 return getattr(session, name)
 
-        calls: Any = Calls()
+        calls: Caller = Calls()
         return calls
 
 
@@ -66,7 +66,8 @@ def work(url: str, model: Any, poison: str, told: int) -> None:
 def main(url: str, directory: str, poison: str, place: str = "call") -> list[int]:
     from pathlib import Path
 
-    model, ends = load_scripted(Path(directory)), []
+    model = load_scripted(Path(directory))
+    ends: list[int] = []
     while len(ends) < WORKERS_MAX and 0 not in ends:
         heard, told = os.pipe()
         pid = os.fork()

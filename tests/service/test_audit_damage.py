@@ -159,7 +159,8 @@ def rows_of(damaged: Damaged, number: int) -> StoredLog:
 def erase_by_hand(damaged: Damaged, number: int, **row: Any) -> None:
     """What an erasure does to a log, and to its job's row what is given."""
     log = rows_of(damaged, number)
-    for before, after in zip(log.rows, erased(log.job, log.rows), strict=True):
+    rows = list(log.rows)
+    for before, after in zip(rows, erased(log.job, rows), strict=True):
         damaged.run(
             "UPDATE appends SET key = :key, payload = :payload WHERE job_id = :of AND first = :first",
             of=number, first=before.first, key=after.key, payload=after.payload,

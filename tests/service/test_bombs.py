@@ -57,7 +57,7 @@ def sealed_row(body: bytes, last: int, size: int | None = None) -> Stored:
 
 def whole(payload: bytes) -> bytes:
     """A body of one append with this payload."""
-    return b"\x91\x94\x00\x00" + packb(bytes(32)) + packb(payload)
+    return b"".join((b"\x91\x94\x00\x00", packb(bytes(32)), packb(payload)))
 
 
 def listing(size: int) -> bytes:

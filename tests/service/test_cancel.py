@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from commandline import decodelog
+from databases import database_store
 from sqlalchemy import select
 
 from decodelog.fsm.errors import DatabaseUnavailable, LostTenure, Problem
@@ -16,7 +17,6 @@ from decodelog.fsm.ports import Command
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.worker import Pace
-from decodelog.service.database import opened
 from decodelog.service.jobs.cancel import ask_to_end, cancel, cancel_all
 from decodelog.service.jobs.compose import new_worker
 from decodelog.service.jobs.incarnation import new_worker_name
@@ -32,7 +32,7 @@ PACE = Pace(claim_ms=0, inbox_ms=0)
 @pytest.fixture
 def log(database_url: str) -> Iterator[DatabaseStore]:
     """An open database."""
-    with opened(database_url) as store:
+    with closing(database_store(database_url)) as store:
         yield store
 
 

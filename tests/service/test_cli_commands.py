@@ -6,6 +6,7 @@ import json
 import sqlite3
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import TEXT, decodelog, jobs, script
@@ -247,7 +248,7 @@ def test_flags_end_a_job_where_they_say(
 
 @pytest.mark.contract("ENV-7", "POL-2")
 def test_every_flag_of_the_policy_reaches_the_draft_under_its_name() -> None:
-    numbers = {
+    numbers: dict[str, Any] = {
         "temperature": 0.5,
         "top_k": 9,
         "top_p": 0.9,
@@ -263,7 +264,7 @@ def test_every_flag_of_the_policy_reaches_the_draft_under_its_name() -> None:
         "ignore_eos": True,
         "n": 3,
     }
-    flags = {"logit_bias": ["5=-1.5", "7=2"], "allowed_token_id": [5, 7], "banned_token_id": [9]}
+    flags: dict[str, Any] = {"logit_bias": ["5=-1.5", "7=2"], "allowed_token_id": [5, 7], "banned_token_id": [9]}
     told = {
         "logit_bias": [{"token_id": 5, "bias": -1.5}, {"token_id": 7, "bias": 2}],
         "allowed_token_ids": [5, 7],
@@ -315,8 +316,13 @@ def test_a_job_that_another_worker_took_over_is_no_longer_in_hand(db: str, short
     job = decodelog("submit", "--model", short_model, "--prompt", "Go", db=db).stdout.strip()
     with closing(open_store(db)) as store:
         state = transcript_of(store, job).state
+    assert state is not None
     watch, told = Watch(json=False), list[str]()
-    watch.tell = told.append
+
+    def tell(text: str) -> None:
+        told.append(text)
+
+    watch.tell = tell
     for name in ("job-1", "job-2"):
         watch.see(name, [], state)
     watch.hear("job-1", LostTenure("job-1", "overtaken", "fence 2"))

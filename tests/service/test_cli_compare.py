@@ -10,7 +10,7 @@ import pytest
 from commandline import TEXT, decodelog, script
 
 from decodelog.fsm.ports import EventLog
-from decodelog.fsm.reading.compare import LEVELS
+from decodelog.fsm.reading.compare import LEVELS, Run
 from decodelog.runtime.loop.batcher import Batcher
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
@@ -144,7 +144,7 @@ def test_two_requests_are_not_the_same_where_nothing_is_committed_yet(tmp_path: 
 
 @pytest.mark.contract("RES-3", "LOG-3")
 def test_an_audit_runs_the_model_over_the_logs_again_and_names_the_first_level_that_fails(
-    tmp_path, monkeypatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, flat = f"sqlite:///{tmp_path}/jobs.db", script(tmp_path / "flat", script={"seed": 3})
     request = ("run", "--model", flat, "--prompt", "Go", "--temperature", 1, "--max-new-tokens", 6, "--json")
@@ -234,7 +234,7 @@ def test_a_job_that_is_sealed_or_erased_while_it_is_run_again_is_taken_as_what_i
     jobs = [decodelog("run", "--model", short_model, *asked, db=sqlite_url).json["job"] for _ in range(2)]
     run_in, left = compare.run_in, [jobs[0]]
 
-    def meanwhile(log: EventLog, job: str, level: str) -> compare.Run:
+    def meanwhile(log: EventLog, job: str, level: str) -> Run:
         if job in left:
             left.remove(job)
             assert decodelog(command, job, db=sqlite_url).code == 0

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from commandline import decodelog, ended, process, wait_for
+from databases import database_store
+from sqlalchemy import insert
 
 from decodelog.fsm.ports import EMPTY_HEAD
 from decodelog.service.advice import COMMANDS, advised
@@ -18,6 +20,7 @@ from decodelog.service.cli.commands import jobs as listing
 from decodelog.service.cli.commands.run import _resume_command
 from decodelog.service.inspect import doctor
 from decodelog.store.appending import event_log
+from decodelog.store.database.tables import jobs as jobs_table
 from decodelog.store.engine import open_store
 
 SECRET = "hunter2"
@@ -160,10 +163,10 @@ def test_what_holds_content_is_its_owners_alone(short_model: Path, tmp_path: Pat
 def fill(url: str, count: int) -> list[str]:
     """Jobs that are only rows, oldest first."""
     names = [f"job-{number:05d}" for number in range(count)]
-    with closing(open_store(url)) as store, store._database.transaction() as connection:  # type: ignore[union-attr]
+    with closing(database_store(url)) as store, store._database.transaction() as connection:
         made = {"identity": "a" * 64, "model": "m", "created_ms": 1, "prompt": 5, "status": "ADMITTED", "output": 0}
         made |= {"sequence": 0, "chain": EMPTY_HEAD.chain, "tail": 0, "fence": 0}
-        connection.execute(event_log.insert(event_log.jobs), [made | {"job": name} for name in names])
+        connection.execute(insert(jobs_table), [made | {"job": name} for name in names])
     return names
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from commandline import decodelog, jobs, script
+from databases import database_store
 from sqlalchemy import Engine, event, text
 
 from decodelog.fsm.machine.spec import binding_of
@@ -259,7 +261,7 @@ def test_a_scrub_that_waits_for_a_reader_keeps_no_writer_waiting(
     reader = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM jobs").fetchall()
-    with opened(sqlite_url) as store:
+    with closing(database_store(sqlite_url)) as store:
         assert store.erase(job)
         engine, timeouts = store._database._single, list[int]()
 
@@ -318,7 +320,7 @@ def test_a_damaged_log_is_erased_all_the_same_and_does_not_look_sound(
 ) -> None:
     """Nor does it keep the others from it, or from a redacted export."""
     bad, good = (run(model, sqlite_url, "--retain", "0s") for _ in range(2))
-    with opened(sqlite_url) as store, store._database.transaction() as connection:
+    with closing(database_store(sqlite_url)) as store, store._database.transaction() as connection:
         connection.exec_driver_sql(f"UPDATE appends SET {column} = {value} WHERE id = 3")
     assert decodelog("export", "--all", "--redact", "--out", tmp_path / "redacted", db=sqlite_url).code == 0
     swept = decodelog("sweep", "--json", db=sqlite_url)
@@ -390,6 +392,6 @@ def test_forks_keep_what_they_began_with_and_are_named(sealed: bool, model: Path
 def test_a_damaged_admission_is_no_fork(model: Path, sqlite_url: str) -> None:
     job = run(model, sqlite_url)
     assert decodelog("fork", job, "--at", 3, db=sqlite_url).code == 0
-    with opened(sqlite_url) as store, store._database.transaction() as connection:
+    with closing(database_store(sqlite_url)) as store, store._database.transaction() as connection:
         connection.exec_driver_sql("UPDATE appends SET payload = 5 WHERE first = 1 AND job_id = 2")
     assert decodelog("erase", job, "--json", db=sqlite_url).json["jobs"] == [{"job": job, "erased": True}]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import TEXT, decodelog, ended, jobs, process, script, wait_for
+from commandline import TEXT, decodelog, ended, jobs, process, script, stderr_of, stdout_of, wait_for
+from databases import database_store
 from sqlalchemy import delete
 
 from decodelog.service.database import opened
@@ -110,7 +112,10 @@ def test_cancel_ends_what_runs_of_a_family_and_leaves_what_has_ended(sqlite_url:
 def test_a_family_that_was_submitted_in_part_says_so(sqlite_url: str, flat: Path) -> None:
     submit = ("submit", "--model", flat, "--prompt", "Go", *CHOICES, "--max-new-tokens", 3, "--json")
     family, (first, *_), _ = decodelog(*submit, db=sqlite_url).json.values()
-    with opened(sqlite_url) as store, store._database.transaction() as connection:  # as a killed submission leaves it
+    with (
+        closing(database_store(sqlite_url)) as store,
+        store._database.transaction() as connection,
+    ):  # as a killed submission leaves it
         connection.execute(delete(tables.jobs).where(tables.jobs.c.job == first))
     resumed = decodelog("resume", family, "--json", db=sqlite_url)
     assert [each["job"][-2:] for each in resumed.json["choices"]] == [".1", ".2"]
@@ -145,8 +150,8 @@ def test_a_family_whose_process_is_killed_ends_as_if_nothing_had_happened(
 @pytest.mark.contract("LOG-7", "OUT-7")
 def test_ctrl_c_keeps_a_family_and_says_how_to_go_on(sqlite_url: str, flat: Path) -> None:
     with process("run", "--model", flat, "--prompt", "Go", *CHOICES, *ENDLESS, db=sqlite_url) as running:
-        heading = running.stdout.readline()
-        running.stdout.read(20)  # the first choice streams while all of them run
+        heading = stdout_of(running).readline()
+        stdout_of(running).read(20)  # the first choice streams while all of them run
         wait_for(sqlite_url, lambda row: row.output >= 20)
         running.send_signal(signal.SIGINT)
         stopped = ended(running)
@@ -165,9 +170,9 @@ def test_all_choices_that_are_not_to_outlive_their_reader_are_cancelled_when_it_
 ) -> None:
     budget = (*ENDLESS, "--consumer-policy", "cancel")
     with process("run", "--model", flat, "--prompt", "Go", *CHOICES, *budget, db=sqlite_url) as running:
-        running.stdout.read(1)
-        running.stdout.close()
-        code, said = running.wait(), running.stderr.read()
+        stdout_of(running).read(1)
+        stdout_of(running).close()
+        code, said = running.wait(), stderr_of(running).read()
     assert (code, [row.finish for row in jobs(sqlite_url)]) == (0, ["cancelled"] * 3)
     assert "cancelled, as the request says" in said
 
@@ -176,9 +181,9 @@ def test_all_choices_that_are_not_to_outlive_their_reader_are_cancelled_when_it_
 def test_all_choices_outlive_their_reader_where_nothing_else_was_asked_for(sqlite_url: str, long_model: Path) -> None:
     request = ("run", "--model", long_model, "--prompt", "Go", *CHOICES, "--max-new-tokens", 300)
     with process(*request, db=sqlite_url) as running:
-        running.stdout.readline()
-        assert running.stdout.read(10) == TEXT[:10]
-        running.stdout.close()
+        stdout_of(running).readline()
+        assert stdout_of(running).read(10) == TEXT[:10]
+        stdout_of(running).close()
         code = running.wait()
     assert (code, [(row.finish, row.output) for row in jobs(sqlite_url)]) == (0, [("length", 300)] * 3)
 

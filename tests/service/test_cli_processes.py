@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commandline import TEXT, decodelog, ended, environment, jobs, process, script, wait_for
+from commandline import TEXT, decodelog, ended, environment, jobs, process, script, stderr_of, stdout_of, wait_for
 
 from decodelog.service.database import opened
 from decodelog.service.lab.demo import committed_twice
@@ -118,7 +118,7 @@ def test_ctrl_c_keeps_the_job_and_says_how_to_go_on(empty_sqlite_url: str, long_
     with process(
         "run", "--model", long_model, "--prompt", "Go", "--max-new-tokens", 400, db=empty_sqlite_url
     ) as running:
-        running.stdout.read(20)  # durable before it is shown, so the database is there by now
+        stdout_of(running).read(20)  # durable before it is shown, so the database is there by now
         running.send_signal(signal.SIGINT)
         stopped = ended(running)
     (row,) = jobs(empty_sqlite_url)
@@ -152,9 +152,9 @@ def test_a_second_terminal_cancels_a_running_job_at_what_is_committed(sqlite_url
 def test_a_reader_that_leaves_does_not_change_the_job(sqlite_url: str, long_model: Path) -> None:
     request = ("run", "--model", long_model, "--prompt", "Go", "--max-new-tokens", 300)
     with process(*request, db=sqlite_url) as running:
-        assert running.stdout.read(10) == TEXT[:10]
-        running.stdout.close()
-        code, said = running.wait(), running.stderr.read()
+        assert stdout_of(running).read(10) == TEXT[:10]
+        stdout_of(running).close()
+        code, said = running.wait(), stderr_of(running).read()
     (row,) = jobs(sqlite_url)
     assert (code, row.finish, row.output) == (0, "length", 300)
     assert "nobody reads standard output" in said
@@ -166,9 +166,9 @@ def test_a_job_that_is_not_to_outlive_its_reader_is_cancelled_when_the_reader_le
 ) -> None:
     budget = ("--max-new-tokens", "until_context", "--consumer-policy", "cancel")
     with process("run", "--model", long_model, "--prompt", "Go", *budget, db=sqlite_url) as running:
-        assert running.stdout.read(10) == TEXT[:10]
-        running.stdout.close()
-        code, said = running.wait(), running.stderr.read()
+        assert stdout_of(running).read(10) == TEXT[:10]
+        stdout_of(running).close()
+        code, said = running.wait(), stderr_of(running).read()
     (row,) = jobs(sqlite_url)
     assert (code, row.finish) == (0, "cancelled")
     assert "cancelled, as the request says" in said
@@ -182,9 +182,9 @@ def test_a_reader_of_the_result_alone_is_missed_too(
     budget = ("--max-new-tokens", 3000, "--consumer-policy", policy, "--json")
     with process("run", "--model", long_model, "--prompt", "Go", *budget, db=sqlite_url) as running:
         wait_for(sqlite_url, lambda row: row.output > 3)
-        running.stdout.close()
+        stdout_of(running).close()
         running.wait()
-        said = running.stderr.read()
+        said = stderr_of(running).read()
     (row,) = jobs(sqlite_url)
     assert (row.finish, row.output < 3000) == (finish, finish == "cancelled")
     assert ("cancelled, as the request says" in said) == (finish == "cancelled")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commandline import decodelog, jobs, script
+from databases import database_store
 from sqlalchemy import event
 
 from decodelog.fsm.errors import ContentErased
@@ -163,7 +165,8 @@ def test_each_step_of_a_sealed_log_is_explained_with_what_is_kept(
     (row,) = jobs(sqlite_url)
 
     def explained(*step: object) -> dict[str, Any]:
-        return decodelog("explain", row.job, *step, "--json", db=sqlite_url).json
+        told: dict[str, Any] = decodelog("explain", row.job, *step, "--json", db=sqlite_url).json
+        return told
 
     asked: list[tuple[object, ...]] = [("--step", step) for step in range(row.output)]
     before = [explained(*each) for each in [*asked, ()]]
@@ -187,11 +190,11 @@ def test_a_log_with_a_fault_is_not_sealed_and_stays_as_it_was(model: Path, sqlit
     run(model, sqlite_url, "sampled")
     run(model, sqlite_url, "greedy")
     bad, good = jobs(sqlite_url)
-    with opened(sqlite_url) as store, store._database.transaction() as connection:
+    with closing(database_store(sqlite_url)) as store, store._database.transaction() as connection:
         connection.exec_driver_sql(
             "UPDATE appends SET payload = CAST(payload || x'00' AS BLOB) WHERE job_id = 1 AND first = 30"
         )
-    with opened(sqlite_url) as store:
+    with closing(database_store(sqlite_url)) as store:
         before = [list(log.rows) for log in store.logs(bad.job)]
     refused = decodelog("seal", "--all", "--json", db=sqlite_url)
     assert refused.code == 1
@@ -199,7 +202,7 @@ def test_a_log_with_a_fault_is_not_sealed_and_stays_as_it_was(model: Path, sqlit
     assert (first["job"], first["refused"]["code"]) == (bad.job, "seal_refused")
     assert "[chain]" in first["refused"]["message"]
     assert (second["job"], second["sealed"]) == (good.job, True)
-    with opened(sqlite_url) as store:
+    with closing(database_store(sqlite_url)) as store:
         assert [list(log.rows) for log in store.logs(bad.job)] == before
 
 
@@ -221,7 +224,7 @@ def test_a_log_that_its_row_says_otherwise_of_is_refused_and_the_sweep_goes_on(
     odd, good = jobs(sqlite_url)
     for command in before:
         assert decodelog(command, odd.job, db=sqlite_url).code == 0
-    with opened(sqlite_url) as store, store._database.transaction() as connection:
+    with closing(database_store(sqlite_url)) as store, store._database.transaction() as connection:
         connection.exec_driver_sql(f"UPDATE jobs SET {change} WHERE id = 1")
     swept = decodelog("sweep", "--seal-after", "0s", "--json", db=sqlite_url)
     first, second = swept.json["jobs"]
@@ -237,7 +240,7 @@ def test_a_log_that_its_row_says_is_sealed_and_is_not_is_no_log_that_was_sealed_
 ) -> None:
     run(model, sqlite_url, "sampled")
     (row,) = jobs(sqlite_url)
-    with opened(sqlite_url) as store, store._database.transaction() as connection:
+    with closing(database_store(sqlite_url)) as store, store._database.transaction() as connection:
         connection.exec_driver_sql("UPDATE jobs SET sealed_ms = 1")
     refused = decodelog("seal", row.job, "--json", db=sqlite_url)
     assert (refused.code, refused.json["jobs"][0]["refused"]["code"]) == (1, "seal_refused")
@@ -337,7 +340,7 @@ def test_who_seals_what_is_sealed_or_erased_meanwhile_is_told_so(
 def test_sealing_reads_the_jobs_own_appends_and_no_others(model: Path, sqlite_url: str) -> None:
     run(model, sqlite_url, "sampled")
     (row,) = jobs(sqlite_url)
-    with opened(sqlite_url) as store:
+    with closing(database_store(sqlite_url)) as store:
         plans: list[str] = []
 
         def executed(connection: Any, cursor: Any, statement: str, given: Any, _: Any, many: bool) -> None:
@@ -362,7 +365,7 @@ def test_what_is_sealed_or_erased_during_an_audit_is_no_fault(
     """Each change comes right after another call of the same reading."""
     run(model, sqlite_url, "sampled")
     (row,) = jobs(sqlite_url)
-    with opened(sqlite_url) as store, opened(sqlite_url) as other:
+    with closing(database_store(sqlite_url)) as store, opened(sqlite_url) as other:
         of: Any = auditing if moment == "audit_rows" else store
         real, coming = getattr(of, moment), list(changes)
 
@@ -378,8 +381,10 @@ def test_what_is_sealed_or_erased_during_an_audit_is_no_fault(
             return found
 
         *_, last = records = list(store.read(row.job))[:12]
+        snapshot = Snapshot.of(sealing.transcript(records), head_of(last))
+        assert snapshot is not None
         with store._database.transaction() as connection:  # `keep` takes none of a job that has ended
-            store._add(connection, 1, 0, Snapshot.of(sealing.transcript(records), head_of(last)))
+            store._add(connection, 1, 0, snapshot)
         assert store.snapshot(row.job) is not None
         monkeypatch.setattr(of, moment, then_changed)
         report = auditing.audit(store)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from commandline import TEXT, decodelog, jobs
+from databases import database_store
 
 from decodelog.fsm.errors import DatabaseUnavailable
+from decodelog.fsm.ports import Record
 from decodelog.service.database import opened
 from decodelog.service.streams.reading import Follower
 
@@ -21,7 +26,7 @@ def job(short_model: Path, sqlite_url: str) -> str:
     name = str(decodelog("run", "--model", short_model, "--prompt", "Go", "--json", db=sqlite_url).json["job"])
     with opened(sqlite_url) as store:
         firsts = [record.first for record in store.read(name)]
-    with opened(sqlite_url) as store, store._database.transaction() as connection:
+    with closing(database_store(sqlite_url)) as store, store._database.transaction() as connection:
         connection.exec_driver_sql(
             f"UPDATE appends SET payload = CAST(payload || x'00' AS BLOB) WHERE first = {firsts[2 + STEPS]}"
         )
@@ -61,7 +66,7 @@ def test_explain_answers_for_every_step_before_it(job: str, sqlite_url: str) -> 
 
 
 def test_where_nothing_is_proven_the_damage_is_all(job: str, sqlite_url: str) -> None:
-    with opened(sqlite_url) as store, store._database.transaction() as connection:
+    with closing(database_store(sqlite_url)) as store, store._database.transaction() as connection:
         connection.exec_driver_sql("UPDATE appends SET payload = CAST(payload || x'00' AS BLOB) WHERE first = 1")
     for command in (("show",), ("tail", "--no-follow"), ("explain",), ("events",)):
         name, *more = command
@@ -75,14 +80,12 @@ def test_what_was_read_before_the_database_went_away_is_handed_out_by_the_next_p
 ) -> None:
     name = str(decodelog("run", "--model", short_model, "--prompt", "Go", "--json", db=sqlite_url).json["job"])
     with opened(sqlite_url) as store:
-        follower, records, read = Follower(store, name), list(store.read(name)), store.read
+        follower, records = Follower(store, name), list(store.read(name))
 
-        def cut_off(job, after=0):
+        def cut_off(job: str, after: int = 0) -> Iterator[Record]:
             yield from records[:9]
             raise DatabaseUnavailable("db", "away")
 
-        store.read = cut_off
-        with pytest.raises(DatabaseUnavailable):
+        with patch.object(store, "read", cut_off), pytest.raises(DatabaseUnavailable):
             follower.poll()
-        store.read = read
         assert "".join(emission.text for emission in follower.poll()) == TEXT

@@ -9,11 +9,13 @@ import pytest
 from commandline import decodelog, script
 
 from decodelog.fsm.evidence.receipt import Receipt, Selection
-from decodelog.fsm.machine.events import DecisionMade, OutputCommitted
+from decodelog.fsm.machine.events import DecisionMade, Event, OutputCommitted
+from decodelog.fsm.reading.audit import Fault
 from decodelog.service.database import open_database
 from decodelog.service.inspect.audit import Report
 from decodelog.service.lab import demo
 from decodelog.service.streams.reading import Numbered
+from decodelog.store.memory.log import MemoryStore
 
 
 @pytest.mark.contract("FSM-6", "LOG-3")
@@ -55,7 +57,10 @@ def test_different_answers_are_told_apart(short_model: Path, long_model: Path, t
     assert (same.ok, same.line().partition(" (")[0]) == (True, "tokens and text identical")
     assert (different.ok, different.line().partition(" (")[0]) == (False, "tokens and text DIFFERENT")
     assert not same._replace(committed_twice=1).ok
-    assert not same._replace(audited=Report(1, 1, [None])).ok
+    assert not same._replace(audited=Report(1, 1, [A_FAULT])).ok
+
+
+A_FAULT = Fault("job", 1, "gap", "")
 
 
 @pytest.mark.parametrize(
@@ -72,11 +77,10 @@ def test_commits_of_one_output_or_one_receipt_are_counted(
 ) -> None:
     def events(log: object, job: str) -> list[Numbered]:
         chosen = Selection(1, 1, 0.0, 0.0, 1.0)
-        pairs = [
-            (DecisionMade(Receipt(output - 1, 0, chosen, b"x", False, receipt)), OutputCommitted(output, b""))
-            for output, receipt in commits
-        ]
-        return [Numbered(sequence, event) for sequence, event in enumerate(sum(pairs, ()), start=1)]
+        told: list[Event] = []
+        for output, receipt in commits:
+            told += (DecisionMade(Receipt(output - 1, 0, chosen, b"x", False, receipt)), OutputCommitted(output, b""))
+        return [Numbered(sequence, event) for sequence, event in enumerate(told, start=1)]
 
     monkeypatch.setattr(demo, "events_of", events)
-    assert demo.committed_twice(None, "job") == twice
+    assert demo.committed_twice(MemoryStore(), "job") == twice

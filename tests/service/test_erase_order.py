@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from commandline import decodelog
+from databases import database_store
 
 from decodelog.fsm.errors import JobNotEnded
-from decodelog.runtime.loop.segments import folder_of
-from decodelog.service.database import opened
+from decodelog.runtime.caches.segment_files import folder_of
 from decodelog.service.jobs.cancel import cancel
 from decodelog.service.jobs.incarnation import new_worker_name
 from decodelog.service.retention.caches import binding
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.contract("LOG-9")
 
 @pytest.fixture
 def log(sqlite_url: str) -> Iterator[DatabaseStore]:
-    with opened(sqlite_url) as store:
+    with closing(database_store(sqlite_url)) as store:
         yield store
 
 

@@ -175,7 +175,7 @@ def test_each_sampled_step_is_told_as_its_receipt_and_its_stream_have_it(db: str
 
 @pytest.mark.contract("POL-2")
 def test_each_transform_says_what_it_does_here_and_what_it_did_to_the_chosen_token(db: str, short_model: Path) -> None:
-    flags = ("--logit-bias", "113=10000", "--repetition-penalty", 1.5, "--frequency-penalty", 0.25)
+    flags: tuple[object, ...] = ("--logit-bias", "113=10000", "--repetition-penalty", 1.5, "--frequency-penalty", 0.25)
     flags += ("--presence-penalty", 0.5, "--no-repeat-ngram-size", 4, "--banned-token-id", ord("R"), "--logprobs", 2)
     job = job_of(db, short_model, *flags, "--max-new-tokens", 5, "--min-new-tokens", 1)
     assert lines_of(db, job, 0)["policy"] == [
@@ -206,20 +206,20 @@ def test_each_transform_says_what_it_does_here_and_what_it_did_to_the_chosen_tok
 
 @pytest.mark.contract("POL-2", "OUT-3")
 @pytest.mark.parametrize(
-    ("flags", "by"),
+    ("flags", "by", "step"),
     [
-        (("--no-repeat-ngram-size", 1), "no_repeat_ngram"),
-        (("--no-repeat-ngram-size", 2), "no_repeat_ngram"),
-        (("--allowed-token-id", 65, "--allowed-token-id", 66), "allowed_tokens"),
+        (("--no-repeat-ngram-size", 1), "no_repeat_ngram", 1),
+        (("--no-repeat-ngram-size", 2), "no_repeat_ngram", 2),
+        (("--allowed-token-id", 65, "--allowed-token-id", 66), "allowed_tokens", 3),
     ],
 )
 def test_an_alternative_that_was_removed_names_what_was_sure_to_remove_it(
-    db: str, tmp_path: Path, flags: tuple[object, ...], by: str
+    db: str, tmp_path: Path, flags: tuple[object, ...], by: str, step: int
 ) -> None:
     """The model would say x for ever; the fourth token is not to be one."""
     same = script(tmp_path / "same", script={"text": "x", "then": "repeat"})
     job = job_of(db, same, *flags, "--logprobs", 1, "--max-new-tokens", 4)
-    facts = facts_of(db, job, 3 if by != "no_repeat_ngram" else flags[1])
+    facts = facts_of(db, job, step)
     (best,) = facts["alternatives"]
     assert (best["token"], best["logprob"], best["removed_by"]) == (ord("x"), None, [by])
     assert facts["token"] != ord("x")

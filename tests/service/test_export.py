@@ -6,10 +6,13 @@ import io
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from commandline import decodelog, script
+from databases import database_store
 
 from decodelog.fsm.errors import CorruptRecord, UnwritableOutput
 from decodelog.fsm.ports import Head
@@ -101,7 +104,7 @@ def test_an_export_that_fails_leaves_no_trace(db: str, tmp_path: Path, force: bo
         file.write_text("precious")
 
     class Failing:
-        def logs(self, job=None):
+        def logs(self, job: str | None = None) -> Iterator[StoredLog]:
             with opened(db) as store:
                 for log in store.logs():
                     yield log
@@ -119,7 +122,7 @@ def test_who_is_first_to_write_a_file_keeps_it(tmp_path: Path) -> None:
     file = tmp_path / "taken"
 
     class Slow:
-        def logs(self, job=None):
+        def logs(self, job: str | None = None) -> Iterator[StoredLog]:
             file.write_text("precious")  # by another process, while this one reads
             return iter(())
 
@@ -157,7 +160,7 @@ def test_damage_in_a_database_is_exported_as_it_is(sqlite_url: str, tmp_path: Pa
     for _ in range(2):
         decodelog("run", "--model", model, "--prompt", "G", db=sqlite_url)
     one, two = names(sqlite_url)
-    with opened(sqlite_url) as store:
+    with closing(database_store(sqlite_url)) as store:
         with store._database.transaction() as connection:
             connection.exec_driver_sql("UPDATE jobs SET model = CAST(x'6dff' AS TEXT) WHERE id = 1")
             connection.exec_driver_sql("UPDATE appends SET fence = CAST(x'ff' AS TEXT) WHERE job_id = 2 AND first = 2")
@@ -169,7 +172,7 @@ def test_damage_in_a_database_is_exported_as_it_is(sqlite_url: str, tmp_path: Pa
 
 
 def test_memory_does_not_grow_with_a_log(tmp_path: Path) -> None:
-    def rows(count: int):
+    def rows(count: int) -> Iterator[Stored]:
         for number in range(1, count + 1):
             yield Stored(number, number, 1, bytes(32), bytes(8), bytes(300))
 

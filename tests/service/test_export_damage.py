@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from commandline import decodelog, script
@@ -78,8 +78,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     return sound(tmp_path_factory.mktemp("two"), "G", "H")
 
 
+Proof = Callable[[bytes], Report]
+
+
 @pytest.fixture
-def proof(tmp_path: Path):
+def proof(tmp_path: Path) -> Proof:
     """What `verify` finds in these bytes."""
 
     def proven(data: bytes) -> Report:
@@ -106,7 +109,7 @@ def starts(records: list[Record]) -> list[int]:
     return found
 
 
-def test_a_sound_file_has_no_fault(one: Sound, two: Sound, proof) -> None:
+def test_a_sound_file_has_no_fault(one: Sound, two: Sound, proof: Proof) -> None:
     for whole, jobs in ((one, 1), (two, 2)):
         report = proof(whole.data)
         assert (report.ok, report.jobs) == (True, jobs)
@@ -114,7 +117,7 @@ def test_a_sound_file_has_no_fault(one: Sound, two: Sound, proof) -> None:
         assert joined(whole.records) == whole.data
 
 
-def test_every_flipped_byte_is_found_and_its_record_named(one: Sound, proof) -> None:
+def test_every_flipped_byte_is_found_and_its_record_named(one: Sound, proof: Proof) -> None:
     data = one.data
     for position, mask in product(range(len(data)), (0x01, 0xFF)):
         damaged = data[:position] + bytes([data[position] ^ mask]) + data[position + 1 :]
@@ -132,7 +135,7 @@ def test_every_flipped_byte_is_found_and_its_record_named(one: Sound, proof) -> 
             assert (first.job, first.sequence) == (record.job, record.event), position
 
 
-def test_a_file_cut_at_any_length_is_named_where_it_ends(one: Sound, proof) -> None:
+def test_a_file_cut_at_any_length_is_named_where_it_ends(one: Sound, proof: Proof) -> None:
     for length in range(len(one.data)):
         if length < len(MAGIC):
             with pytest.raises(NotAnExport):
@@ -146,7 +149,7 @@ def test_a_file_cut_at_any_length_is_named_where_it_ends(one: Sound, proof) -> N
             assert (fault.job, fault.sequence) == (cut.job, cut.event)
 
 
-def test_a_byte_taken_out_or_put_in_anywhere_is_found_where_it_was(one: Sound, proof) -> None:
+def test_a_byte_taken_out_or_put_in_anywhere_is_found_where_it_was(one: Sound, proof: Proof) -> None:
     data = one.data
     for position in range(len(MAGIC), len(data), 7):
         record = next(record for record in reversed(one.records) if record.offset <= position)
@@ -159,7 +162,7 @@ def test_a_byte_taken_out_or_put_in_anywhere_is_found_where_it_was(one: Sound, p
     assert f" at byte {len(data)}: " in container(proof(data + b"\0"))[0].detail
 
 
-def test_every_dropped_record_is_found_where_it_was(two: Sound, proof) -> None:
+def test_every_dropped_record_is_found_where_it_was(two: Sound, proof: Proof) -> None:
     for index, record in enumerate(two.records):
         report = proof(joined([*two.records[:index], *two.records[index + 1 :]]))
         assert f"at byte {record.offset}" in container(report)[0].detail
@@ -172,20 +175,20 @@ def test_every_dropped_record_is_found_where_it_was(two: Sound, proof) -> None:
             assert record.job in [fault.job for fault in container(report)]
 
 
-def test_a_dropped_job_is_named_by_the_manifest(two: Sound, proof) -> None:
+def test_a_dropped_job_is_named_by_the_manifest(two: Sound, proof: Proof) -> None:
     for log in two.logs:
         report = proof(joined([record for record in two.records if record.job != log.job]))
         assert Fault(log.job, 0, KIND, "the manifest names it, and it is not there") in report.faults
 
 
-def test_swapped_records_are_found_where_the_first_of_them_was(two: Sound, proof) -> None:
+def test_swapped_records_are_found_where_the_first_of_them_was(two: Sound, proof: Proof) -> None:
     for one_of, other in combinations(range(len(two.records)), 2):
         records = list(two.records)
         records[one_of], records[other] = records[other], records[one_of]
         assert f" at byte {two.records[one_of].offset}: " in container(proof(joined(records)))[0].detail
 
 
-def test_a_record_put_in_anywhere_is_found_where_it_is(two: Sound, proof) -> None:
+def test_a_record_put_in_anywhere_is_found_where_it_is(two: Sound, proof: Proof) -> None:
     """Any of the file's own, also right after itself."""
     for index, record in enumerate(two.records):
         for place in range(len(two.records) + 1):
@@ -221,7 +224,7 @@ def altered(logs: list[StoredLog]) -> Iterator[tuple[list[Stored], tuple[int, st
         yield swapped, (rows[before].first, "gap")
 
 
-def test_a_log_that_was_damaged_before_its_export_is_named_as_by_an_audit(two: Sound, proof) -> None:
+def test_a_log_that_was_damaged_before_its_export_is_named_as_by_an_audit(two: Sound, proof: Proof) -> None:
     job = two.logs[0].job
     for rows, (sequence, kind) in altered(two.logs):
         report = proof(written([two.logs[0]._replace(rows=rows), two.logs[1]]))
@@ -230,10 +233,12 @@ def test_a_log_that_was_damaged_before_its_export_is_named_as_by_an_audit(two: S
         assert {fault.job for fault in report.faults} == {job}
 
 
-def test_what_the_job_says_of_itself_is_held_to_its_log(two: Sound, proof) -> None:
+def test_what_the_job_says_of_itself_is_held_to_its_log(two: Sound, proof: Proof) -> None:
     log = two.logs[0]
-    for name, value in [("output", 9), ("prompt", 9), ("identity", "0" * 64), ("finish", "length")]:
-        data = written([log._replace(row=replace(log.row, **{name: value}))])
+    assert log.row is not None
+    changes: list[dict[str, Any]] = [{"output": 9}, {"prompt": 9}, {"identity": "0" * 64}, {"finish": "length"}]
+    for change in changes:
+        data = written([log._replace(row=replace(log.row, **change))])
         assert [(fault.job, fault.kind) for fault in proof(data).faults] == [(log.job, "listing")]
     damaged = written([log._replace(damage="the job's row has status 'LOST'", row=None), two.logs[1]])
     assert [fault[2:] for fault in proof(damaged).faults] == [("listing", "the job's row has status 'LOST'")]
@@ -241,7 +246,7 @@ def test_what_the_job_says_of_itself_is_held_to_its_log(two: Sound, proof) -> No
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\xc0", b"\x01", b"\xa1x", b"\x91\x92\xa1x\xc3", b"\x81\x90\x01"])
 @pytest.mark.parametrize("kind", [1, 2, 3, 9])
-def test_a_frame_that_says_nothing_is_named(two: Sound, proof, kind: int, body: bytes) -> None:
+def test_a_frame_that_says_nothing_is_named(two: Sound, proof: Proof, kind: int, body: bytes) -> None:
     """In a file whose digests are all right."""
     file = io.BytesIO()
     writer = FrameWriter(file)
@@ -264,8 +269,8 @@ def test_a_row_of_any_values_is_a_fault_and_not_the_end_of_the_proof(two: Sound,
     log, other = two.logs
     rows = list(log.rows)
     index, field = data.draw(st.integers(0, len(rows) - 1)), data.draw(st.sampled_from(Stored._fields))
-    value = data.draw(values)
-    rows[index] = rows[index]._replace(**{field: value})
+    change: dict[str, Any] = {field: data.draw(values)}
+    rows[index] = rows[index]._replace(**change)
     if rows[index] == list(log.rows)[index]:
         return
     bundle = Bundle(io.BytesIO(written([log._replace(rows=rows), other])))

@@ -7,7 +7,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from databases import wall_clock_ms
+from databases import AnyStore, wall_clock_ms
 
 from decodelog.fsm.errors import (
     AmbiguousJob,
@@ -19,7 +19,7 @@ from decodelog.fsm.errors import (
     UnknownJob,
 )
 from decodelog.fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX
-from decodelog.fsm.ports import Admission, Store
+from decodelog.fsm.ports import Admission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.seal import seal
 from decodelog.runtime.families.scripted.model import ScriptedModel
@@ -42,7 +42,7 @@ class Killed(Exception):
 class Dying:
     """A store whose process is killed after so many admissions."""
 
-    def __init__(self, store: Store, admissions: int) -> None:
+    def __init__(self, store: AnyStore, admissions: int) -> None:
         self._store = store
         self._left = admissions
 
@@ -61,7 +61,7 @@ def ask(store: Any, key: str | None = None, **draft: Any) -> Asked:
     return submit_choices(store, MODEL, "scripted", draft_from(value), wall_clock_ms(), key)
 
 
-def choices_in(store: Store) -> list[int]:
+def choices_in(store: AnyStore) -> list[int]:
     """The choice of every job's request, ascending."""
     states = [transcript_of(store, row.job).state for row in store.rows()]
     return sorted(state.spec.envelope.rng.choice for state in states if state is not None)
@@ -69,7 +69,7 @@ def choices_in(store: Store) -> list[int]:
 
 @pytest.mark.contract("POL-7", "ENV-7", "ENV-8")
 @pytest.mark.parametrize("key", [KEY, None])
-def test_a_family_is_one_request_in_every_field_but_the_choice(store: Store, key: str | None) -> None:
+def test_a_family_is_one_request_in_every_field_but_the_choice(store: AnyStore, key: str | None) -> None:
     (name, jobs), created = ask(store, key)
     assert created
     assert jobs == [f"{name}.{choice}" for choice in range(3)]
@@ -83,7 +83,7 @@ def test_a_family_is_one_request_in_every_field_but_the_choice(store: Store, key
 
 @pytest.mark.contract("ENV-8")
 @pytest.mark.parametrize("admissions", [1, 2, 3])
-def test_a_submission_killed_between_two_admissions_is_completed_by_its_retry(store: Store, admissions: int) -> None:
+def test_a_submission_killed_between_two_admissions_is_completed_by_its_retry(store: AnyStore, admissions: int) -> None:
     with pytest.raises(Killed):
         ask(Dying(store, admissions), KEY, n=4)
     assert len(choices_in(store)) == admissions
@@ -99,7 +99,7 @@ def test_a_submission_killed_between_two_admissions_is_completed_by_its_retry(st
 
 
 @pytest.mark.contract("ENV-8")
-def test_two_submissions_of_one_key_at_a_time_are_one_family(store: Store) -> None:
+def test_two_submissions_of_one_key_at_a_time_are_one_family(store: AnyStore) -> None:
     together = Barrier(2)
 
     def both(_: int) -> Asked:
@@ -130,7 +130,7 @@ def test_two_submissions_of_one_key_at_a_time_are_one_family(store: Store) -> No
     ],
 )
 def test_another_request_under_the_key_is_refused_before_anything_is_written(
-    store: Store, held: dict[str, Any], offered: dict[str, Any], field: str
+    store: AnyStore, held: dict[str, Any], offered: dict[str, Any], field: str
 ) -> None:
     ask(store, KEY, **held)
     before = store.rows()
@@ -163,7 +163,7 @@ def test_what_is_refused_leaves_no_job(draft: dict[str, Any], kind: type[Rejecte
 
 
 @pytest.mark.contract("POL-7")
-def test_choices_are_refused_where_all_would_be_the_same_and_only_there(store: Store) -> None:
+def test_choices_are_refused_where_all_would_be_the_same_and_only_there(store: AnyStore) -> None:
     forced = [{"step": 0, "token_id": 65}]
     assert len(ask(store, temperature=None, top_k=2, forced_tokens=forced).found.jobs) == 3
     for alone in ({"top_k": 1}, {"top_p": 0}, {"temperature": 1e-9}, {"typical_p": 0}):
@@ -172,7 +172,7 @@ def test_choices_are_refused_where_all_would_be_the_same_and_only_there(store: S
 
 
 @pytest.mark.contract("POL-5", "ENV-7")
-def test_a_family_without_a_seed_has_one_fresh_seed(store: Store) -> None:
+def test_a_family_without_a_seed_has_one_fresh_seed(store: AnyStore) -> None:
     families = [ask(store, key).found.jobs for key in ("a", "b", None, None)]
     states = [[transcript_of(store, job).state for job in jobs] for jobs in families]
     seeds = [{state.spec.envelope.rng.seed for state in each if state is not None} for each in states]

@@ -23,6 +23,7 @@ def test_names_are_never_used_twice_and_this_process_is_alive() -> None:
 @pytest.mark.contract("LOG-7")
 def test_a_process_that_has_ended_is_dead_also_while_nobody_has_waited_for_it() -> None:
     with subprocess.Popen([sys.executable, "-c", NAME], stdout=subprocess.PIPE, encoding="utf-8") as child:
+        assert child.stdout is not None
         name = child.stdout.read().strip()  # it has closed its output, so it is gone or about to go
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert dead_workers([name]) == {name}

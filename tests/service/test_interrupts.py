@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commandline import COMMAND, ended, jobs, process
+from commandline import COMMAND, ended, jobs, process, stdout_of
 
 from decodelog.service.cli import edge, interrupts
 
@@ -86,7 +86,7 @@ def test_ctrl_c_while_it_waits(short_model: Path, sqlite_url: str) -> None:
     given = [*COMMAND, "submit", "--model", str(short_model), "--prompt", "Go", "--db", sqlite_url]
     job = subprocess.run(given, capture_output=True, encoding="utf-8", check=True).stdout.strip()
     with process("events", job, "--follow", db=sqlite_url) as running:
-        assert "request.admitted" in running.stdout.readline()
+        assert "request.admitted" in stdout_of(running).readline()
         running.send_signal(signal.SIGINT)
         told = ended(running)
     assert (told.code, told.stderr) == (INTERRUPTED, "")

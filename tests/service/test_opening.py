@@ -25,6 +25,7 @@ with opened({empty_sqlite_url!r}, create=True) as store:
     command = [sys.executable, "-c", program]
     made = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
     for process in made:
+        assert process.stdin is not None
         process.stdin.write(b"go\n")
         process.stdin.flush()
     assert [process.communicate()[1] for process in made] == [b""] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from decodelog.service.cli.printer import ending
         ),
     ],
 )
-def test_a_structure_that_the_budget_cut_is_said_to_be_incomplete(result, words):
+def test_a_structure_that_the_budget_cut_is_said_to_be_incomplete(result: dict[str, Any], words: str) -> None:
     assert ending(result) == words
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from commandline import decodelog, script
+from databases import database_store
 from test_snapshot_files import MODEL, Stage
 
 from decodelog.fsm.errors import BrokenSnapshot, ContentLeftOut, RestoreConflict, SealRefused
@@ -76,7 +77,9 @@ def contents(store: DatabaseStore) -> list[Any]:
 
 @pytest.mark.contract("LOG-9")
 @pytest.mark.parametrize("until", [5, None])
-def test_a_file_without_content_never_goes_over_a_job_that_has_it(stage, there, tmp_path, until):
+def test_a_file_without_content_never_goes_over_a_job_that_has_it(
+    stage: Stage, there: DatabaseStore, tmp_path: Path, until: int | None
+) -> None:
     job, early, redacted = stage.submit(), tmp_path / "early", tmp_path / "redacted"
     export(stage.store, None, early)
     restore(there, early)
@@ -91,7 +94,7 @@ def test_a_file_without_content_never_goes_over_a_job_that_has_it(stage, there, 
 
 
 @pytest.mark.contract("LOG-9")
-def test_nothing_comes_back_to_a_job_that_is_erased(stage, tmp_path):
+def test_nothing_comes_back_to_a_job_that_is_erased(stage: Stage, tmp_path: Path) -> None:
     job, early, whole = stage.submit(), tmp_path / "early", tmp_path / "whole"
     export(stage.store, None, early)
     stage.run(job)
@@ -105,7 +108,9 @@ def test_nothing_comes_back_to_a_job_that_is_erased(stage, tmp_path):
 
 
 @pytest.mark.contract("LOG-9")
-def test_a_live_job_without_its_content_is_refused_and_an_ended_one_comes_back_as_erased(stage, there, tmp_path):
+def test_a_live_job_without_its_content_is_refused_and_an_ended_one_comes_back_as_erased(
+    stage: Stage, there: DatabaseStore, tmp_path: Path
+) -> None:
     live, ended = stage.submit(), stage.submit()
     stage.run(ended)
     export(stage.store, None, tmp_path / "both", redact=True)
@@ -122,12 +127,14 @@ def test_a_live_job_without_its_content_is_refused_and_an_ended_one_comes_back_a
 @pytest.mark.contract("LOG-3", "LOG-9")
 @pytest.mark.parametrize("index", [0, 2, 5, -1])
 @pytest.mark.parametrize("gone", [True, False])
-def test_a_file_that_has_content_of_some_appends_only_is_refused(index, gone, stage, there, tmp_path):
+def test_a_file_that_has_content_of_some_appends_only_is_refused(
+    index: int, gone: bool, stage: Stage, there: DatabaseStore, tmp_path: Path
+) -> None:
     """Whoever makes one may have every digest right."""
     stage.run(stage.submit())
     (log,) = contents(stage.store)
     bare = redacted(log)
-    rows, other = (list(log.rows), bare.rows) if gone else (list(bare.rows), log.rows)
+    rows, other = (list(log.rows), list(bare.rows)) if gone else (list(bare.rows), list(log.rows))
     rows[index] = other[index]
     with (tmp_path / "logs").open("wb") as out:
         write(out, [log._replace(rows=rows)])
@@ -137,7 +144,9 @@ def test_a_file_that_has_content_of_some_appends_only_is_refused(index, gone, st
 
 
 @pytest.mark.contract("LOG-3", "LOG-7")
-def test_a_job_that_ended_comes_back_with_the_fence_of_its_end(stage, there, tmp_path):
+def test_a_job_that_ended_comes_back_with_the_fence_of_its_end(
+    stage: Stage, there: DatabaseStore, tmp_path: Path
+) -> None:
     job = stage.submit()
     stage.run(job, until=3)
     export(stage.store, None, tmp_path / "live")
@@ -154,7 +163,7 @@ def test_a_job_that_ended_comes_back_with_the_fence_of_its_end(stage, there, tmp
 # ---- a later state --------------------------------------------------------------------------------------------------
 
 
-def test_what_is_held_is_told_as_the_database_has_it(stage, tmp_path):
+def test_what_is_held_is_told_as_the_database_has_it(stage: Stage, tmp_path: Path) -> None:
     job, early = stage.submit(), tmp_path / "early"
     export(stage.store, None, early)
     stage.run(job)
@@ -166,7 +175,9 @@ def test_what_is_held_is_told_as_the_database_has_it(stage, tmp_path):
         restore(stage.store, early)
 
 
-def test_a_sealed_file_does_not_go_over_a_log_that_ends_elsewhere(stage, there, tmp_path):
+def test_a_sealed_file_does_not_go_over_a_log_that_ends_elsewhere(
+    stage: Stage, there: DatabaseStore, tmp_path: Path
+) -> None:
     job, early, sealed = stage.submit(), tmp_path / "early", tmp_path / "sealed"
     export(stage.store, None, early)
     restore(there, early)
@@ -179,7 +190,9 @@ def test_a_sealed_file_does_not_go_over_a_log_that_ends_elsewhere(stage, there, 
 
 
 @pytest.mark.contract("LOG-9")
-def test_a_log_whose_sealed_form_nobody_would_read_stays_as_it_was(stage, monkeypatch):
+def test_a_log_whose_sealed_form_nobody_would_read_stays_as_it_was(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = stage.submit()
     stage.run(job)
     before = contents(stage.store)
@@ -190,7 +203,9 @@ def test_a_log_whose_sealed_form_nobody_would_read_stays_as_it_was(stage, monkey
 
 
 @pytest.mark.contract("LOG-9", "RES-4")
-def test_caches_rows_are_put_down_for_jobs_that_are_live_in_the_database_only(here, there, tmp_path):
+def test_caches_rows_are_put_down_for_jobs_that_are_live_in_the_database_only(
+    here: DatabaseStore, there: DatabaseStore, tmp_path: Path
+) -> None:
     stage = Stage(here, MODEL, {"prompt": "The river", "max_new_tokens": 4})
     job, file, folder = stage.submit(), tmp_path / "job.dlog", tmp_path / "caches"
     stage.run(job, until=2)
@@ -206,7 +221,9 @@ def test_caches_rows_are_put_down_for_jobs_that_are_live_in_the_database_only(he
 
 @pytest.mark.contract("ENV-8")
 @pytest.mark.parametrize("how", ["export", "snapshot"])
-def test_a_key_attaches_to_the_restored_job_and_its_content_goes_when_it_was_to_go(how, model, sqlite_url, tmp_path):
+def test_a_key_attaches_to_the_restored_job_and_its_content_goes_when_it_was_to_go(
+    how: str, model: Path, sqlite_url: str, tmp_path: Path
+) -> None:
     file, other = tmp_path / "logs", f"sqlite:///{tmp_path / 'other.db'}"
     request = ("--model", model, "--prompt", "say", "--max-new-tokens", 3, "--idempotency-key", "k", "--json")
     assert decodelog("run", *request, "--retain", "0s", db=sqlite_url).code == 0
@@ -224,7 +241,9 @@ def test_a_key_attaches_to_the_restored_job_and_its_content_goes_when_it_was_to_
 # ---- the file and the database --------------------------------------------------------------------------------------
 
 
-def test_two_restores_of_one_file_at_once_agree(stage, postgres_url, tmp_path, monkeypatch):
+def test_two_restores_of_one_file_at_once_agree(
+    stage: Stage, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, file = stage.submit(), tmp_path / "logs"
     export(stage.store, None, file)
     both, made, outcomes = Barrier(2), DatabaseRestore._made, []
@@ -235,7 +254,7 @@ def test_two_restores_of_one_file_at_once_agree(stage, postgres_url, tmp_path, m
         return made(self, *given)
 
     def bring() -> None:
-        with closing(open_store(postgres_url)) as store:
+        with closing(database_store(postgres_url)) as store:
             outcomes.append(restore(store, file)[0].outcome)
 
     monkeypatch.setattr(DatabaseRestore, "_made", together)
@@ -245,35 +264,39 @@ def test_two_restores_of_one_file_at_once_agree(stage, postgres_url, tmp_path, m
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == ["created", "held"]
-    with closing(open_store(postgres_url)) as store:
+    with closing(database_store(postgres_url)) as store:
         assert list(store.read(job)) == list(stage.store.read(job))
         assert audit(store).ok
 
 
 @pytest.mark.contract("LOG-2")
-def test_rows_are_locked_in_the_order_of_their_ids_whatever_the_files(stage, postgres_url, tmp_path):
+def test_rows_are_locked_in_the_order_of_their_ids_whatever_the_files(
+    stage: Stage, postgres_url: str, tmp_path: Path
+) -> None:
     """As by everything else that waits for several: else two could wait for each other."""
     one, two = stage.submit(), stage.submit()
     export(stage.store, None, tmp_path / "both")
     export(stage.store, [two, one], tmp_path / "turned")
-    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url) as holder:
+    with closing(database_store(postgres_url)) as store, psycopg.connect(postgres_url) as holder:
         restore(store, tmp_path / "both")
         holder.execute("SELECT FROM jobs WHERE job = %s FOR UPDATE", (one,))
         thread = Thread(target=restore, args=(store, tmp_path / "turned"))
         thread.start()
         with psycopg.connect(postgres_url, autocommit=True) as other:
             waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-            while not other.execute(waiting).fetchone()[0]:
+            while other.execute(waiting).fetchone() == (0,):
                 sleep(0.01)
             other.execute("SELECT FROM jobs WHERE job = %s FOR UPDATE NOWAIT", (two,))
         holder.rollback()
         thread.join()
 
 
-def test_appends_come_after_those_that_are_there_and_are_linked_in_order(stage, database_url, tmp_path):
+def test_appends_come_after_those_that_are_there_and_are_linked_in_order(
+    stage: Stage, database_url: str, tmp_path: Path
+) -> None:
     """Where another job's lie between them, too."""
     first, second = stage.submit(), stage.submit()
-    target = open_store(database_url)
+    target = database_store(database_url)
     for until in (3, 6, None):
         for job in (first, second):
             stage.run(job, until=until)
@@ -285,7 +308,9 @@ def test_appends_come_after_those_that_are_there_and_are_linked_in_order(stage, 
     target.close()
 
 
-def test_a_job_that_a_restore_brings_to_its_end_keeps_no_snapshot(stage, there, tmp_path):
+def test_a_job_that_a_restore_brings_to_its_end_keeps_no_snapshot(
+    stage: Stage, there: DatabaseStore, tmp_path: Path
+) -> None:
     job = stage.submit()
     stage.run(job, until=3)
     stage.take(job, tmp_path / "live")
@@ -300,7 +325,7 @@ def test_a_job_that_a_restore_brings_to_its_end_keeps_no_snapshot(stage, there, 
         assert connection.execute(snapshots.select()).all() == []
 
 
-def test_a_file_that_cannot_be_restored_makes_no_database(stage, tmp_path):
+def test_a_file_that_cannot_be_restored_makes_no_database(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("something else")
     stage.take(stage.submit(), tmp_path / "whole")
     data = bytearray((tmp_path / "whole").read_bytes())
@@ -327,7 +352,9 @@ def test_a_file_that_cannot_be_restored_makes_no_database(stage, tmp_path):
         ("idempotency_key", "", "idempotency key"),
     ],
 )
-def test_a_row_that_no_submission_made_is_refused(place, value, said, stage, there, tmp_path):
+def test_a_row_that_no_submission_made_is_refused(
+    place: str, value: Any, said: str, stage: Stage, there: DatabaseStore, tmp_path: Path
+) -> None:
     stage.submit()
     file = tmp_path / "logs"
     (log,) = contents(stage.store)
@@ -350,7 +377,8 @@ def test_each_number_of_a_row_may_go_from_nothing_to_its_bound_and_no_further(pl
     row = JobRow("job-1", "a" * 64, "model", Status.ADMITTED, None, 1, 0, EMPTY_HEAD, 0, None, None, None, 0)
     for value, sound in ((0, True), (most, True), (-1, False), (most + 1, False)):
         head = EMPTY_HEAD._replace(sequence=value)
-        changed = replace(row, head=head) if place == "sequence" else replace(row, **{place: value})
+        change: dict[str, Any] = {"head": head} if place == "sequence" else {place: value}
+        changed = replace(row, **change)
         if sound:
             possible(changed)
         else:
@@ -358,7 +386,7 @@ def test_each_number_of_a_row_may_go_from_nothing_to_its_bound_and_no_further(pl
                 possible(changed)
 
 
-def test_a_file_of_a_job_without_any_append_is_refused(stage, there, tmp_path):
+def test_a_file_of_a_job_without_any_append_is_refused(stage: Stage, there: DatabaseStore, tmp_path: Path) -> None:
     stage.submit()
     (log,) = contents(stage.store)
     empty = log._replace(rows=[], head=EMPTY_HEAD, row=replace(log.row, head=EMPTY_HEAD))

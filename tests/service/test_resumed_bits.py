@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import pytest
 from commandline import decodelog, ended, jobs, process, wait_for
 
 from decodelog.fsm.machine.events import LanesRebuilt
+from decodelog.fsm.ports import JobRow
 from decodelog.service.database import opened
 from decodelog.service.streams.reading import events_of
 
@@ -37,6 +39,10 @@ LIVES = {
 }
 
 
+def has(tokens: int, row: JobRow) -> bool:
+    return row.output >= tokens
+
+
 def rebuilt(url: str, job: str) -> list[LanesRebuilt]:
     with opened(url) as log:
         return [each.event for each in events_of(log, job) if isinstance(each.event, LanesRebuilt)]
@@ -50,7 +56,7 @@ def test_a_job_whose_processes_ended_is_run_again_to_the_same_bits(life: str, sq
     for number, (sent, options) in enumerate(zip(LIVES[life].signals, LIVES[life].options, strict=False), 1):
         given = [str(each).format(tmp_path / "kept") for each in options]
         with process(*command, *given, db=sqlite_url) as running:
-            wait_for(sqlite_url, lambda row, tokens=4 * number: row.output >= tokens)
+            wait_for(sqlite_url, partial(has, 4 * number))
             running.send_signal(sent)
             assert ended(running).code != 0
         command = ("resume", jobs(sqlite_url)[0].job)

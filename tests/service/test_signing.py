@@ -100,6 +100,7 @@ def test_a_file_that_is_not_signed_or_signed_by_somebody_else_is_no_file_of_this
         assert told(each, public) == (1, ["signature"])
     with file.open("rb") as opened_file:
         signature = Bundle(opened_file).signature
+    assert signature is not None
     with opened(db) as store:
         job = store.rows()[0].job
         export(store, [job], tmp_path / "moved", sign=lambda digest: signature)  # of another file

@@ -89,7 +89,8 @@ def test_time_passes_only_where_everybody_waits() -> None:
 
 
 def test_what_threads_wait_for_works_as_theirs_does() -> None:
-    made, process, seen = scheduler(), Process("p"), []
+    made, process = scheduler(), Process("p")
+    seen: list[object] = []
     host = VirtualHost(made, process)
     flag, queue, lock = host.flag(), host.queue(), host.lock()
 
@@ -140,9 +141,18 @@ def test_a_dead_process_unwinds_and_reaches_nobody() -> None:
 def test_a_world_that_waits_for_itself_or_goes_on_for_ever_is_stuck() -> None:
     made, process = scheduler(), Process("p")
     host = VirtualHost(made, process)
-    made.start(process, "waiter", host.flag().wait)
+    flag = host.flag()
+
+    def wait() -> None:
+        flag.wait()
+
+    def run() -> None:
+        for _ in range(10_000):
+            host.sleep(1)
+
+    made.start(process, "waiter", wait)
     with pytest.raises(Stuck, match="waits for somebody"):
         made.run_until(lambda: False)
-    made.start(process, "runner", lambda: [host.sleep(1) for _ in range(10_000)])
+    made.start(process, "runner", run)
     with pytest.raises(Stuck, match="too many turns"):
         made.run_until(lambda: False)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commandline import decodelog, script
-from databases import wall_clock_ms
+from databases import database_store, wall_clock_ms
 from msgpack import packb, unpackb
 
-from decodelog.fsm.errors import BrokenSnapshot, JobBusy, NotAnExport, Problem, RestoreConflict, UnwritableOutput
+from decodelog.fsm.errors import BrokenSnapshot, JobBusy, NotAnExport, RestoreConflict
 from decodelog.fsm.machine.events import CallCompleted, LanesRebuilt
 from decodelog.fsm.machine.state import State
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.loop.worker import Worker
 from decodelog.service.archive.restore import restore
-from decodelog.service.archive.snapshot import FORMS, REPAIRED, How, take
+from decodelog.service.archive.snapshot import REPAIRED, How, take
 from decodelog.service.inspect.audit import audit
 from decodelog.service.inspect.compare import against_reexecution
 from decodelog.service.jobs.compose import new_worker
@@ -30,7 +31,7 @@ from decodelog.service.streams.reading import events_of, transcript_of
 from decodelog.store.archive.bundle import ROWS, SNAPSHOT
 from decodelog.store.archive.frames import FrameWriter, frames
 from decodelog.store.database import schema
-from decodelog.store.engine import DatabaseStore, open_store
+from decodelog.store.engine import DatabaseStore
 
 pytestmark = pytest.mark.contract("RES-1", "RES-2", "RES-4")
 
@@ -41,8 +42,7 @@ STOP_AT = 7
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[DatabaseStore]:
-    opened = open_store(database_url)
-    assert isinstance(opened, DatabaseStore)
+    opened = database_store(database_url)
     yield opened
     opened.close()
 
@@ -52,8 +52,7 @@ def other(tmp_path: Path) -> Iterator[DatabaseStore]:
     """Another database, with nothing in it."""
     url = f"sqlite:///{tmp_path / 'other.db'}"
     schema.upgrade(url)
-    opened = open_store(url)
-    assert isinstance(opened, DatabaseStore)
+    opened = database_store(url)
     yield opened
     opened.close()
 
@@ -109,7 +108,9 @@ def river(store: DatabaseStore, tmp_path: Path) -> Stage:
 
 @pytest.mark.contract("RES-3")
 @pytest.mark.parametrize("rebuild", ["prefill", "reexecute"])
-def test_a_job_that_goes_on_from_a_files_rows_is_run_again_to_the_same_bits(river, other, tmp_path, rebuild):
+def test_a_job_that_goes_on_from_a_files_rows_is_run_again_to_the_same_bits(
+    river: Stage, other: DatabaseStore, tmp_path: Path, rebuild: str
+) -> None:
     """Also where the file's rows are not those that its log's calls made: they say of which calls they are."""
     job, file = river.submit(), tmp_path / "job.dlog"
     river.elsewhere(river.store).run(job, until=STOP_AT)  # without a cache
@@ -124,13 +125,16 @@ def test_a_job_that_goes_on_from_a_files_rows_is_run_again_to_the_same_bits(rive
 
 
 @pytest.mark.contract("RES-3")
-def test_a_job_goes_on_in_another_database_to_the_same_bits_and_computes_nothing_again(river, other, tmp_path):
+def test_a_job_goes_on_in_another_database_to_the_same_bits_and_computes_nothing_again(
+    river: Stage, other: DatabaseStore, tmp_path: Path
+) -> None:
     job, whole = river.submit(), river.submit()
     river.run(job, until=STOP_AT)
     file, again = tmp_path / "job.dlog", tmp_path / "again.dlog"
     taken = river.take(job, file, kept=river.folder)
     state = transcript_of(river.store, job).state
     assert (taken.state, taken.unprocessed, taken.recomputed) == ("PENDING", 1, 0)
+    assert state is not None
     assert taken.rows == taken.processed == state.frontier.processed
     by_calls = river.take(job, again, rebuild="reexecute")
     assert (by_calls.recomputed, by_calls.digest) == (taken.rows, taken.digest)
@@ -151,12 +155,16 @@ def test_a_job_goes_on_in_another_database_to_the_same_bits_and_computes_nothing
     assert audit(other).ok
 
 
-def test_a_repaired_snapshot_is_the_jobs_next_call_and_goes_on_from_there(river, other, tmp_path):
+def test_a_repaired_snapshot_is_the_jobs_next_call_and_goes_on_from_there(
+    river: Stage, other: DatabaseStore, tmp_path: Path
+) -> None:
     job, whole = river.submit(), river.submit()
     river.run(job, until=STOP_AT)
     before = transcript_of(river.store, job).state
     taken = river.take(job, tmp_path / "job.dlog", form=REPAIRED, kept=river.folder)
     after = transcript_of(river.store, job).state
+    assert before is not None
+    assert after is not None
     assert (taken.state, taken.processed, taken.unprocessed) == ("PREFILLED", before.frontier.processed + 1, 0)
     assert (taken.rows, taken.recomputed) == (taken.processed, 0)
     assert after.frontier.output == before.frontier.output
@@ -172,7 +180,7 @@ def test_a_repaired_snapshot_is_the_jobs_next_call_and_goes_on_from_there(river,
     assert there.result(job)["usage"]["recomputed_tokens"] == 1, "the last row's scores are still to be consumed"
 
 
-def test_beside_an_ended_log_the_repair_is_the_files_alone(river, other, tmp_path):
+def test_beside_an_ended_log_the_repair_is_the_files_alone(river: Stage, other: DatabaseStore, tmp_path: Path) -> None:
     job = river.submit()
     river.run(job)
     head = river.store.row(job).head
@@ -187,6 +195,11 @@ def test_beside_an_ended_log_the_repair_is_the_files_alone(river, other, tmp_pat
     assert river.elsewhere(other).result(job) == river.result(job)
 
 
+def with_facts(facts: object, kind: int, body: Any) -> Any:
+    """A snapshot that says this of its state; every other frame as it is."""
+    return (body[0], facts, *body[2:]) if kind == SNAPSHOT else body
+
+
 def rewritten(file: Path, change: Callable[[int, Any], Any]) -> None:
     """The file with the bodies of its frames changed, every digest of the file right again."""
     out = io.BytesIO()
@@ -199,7 +212,9 @@ def rewritten(file: Path, change: Callable[[int, Any], Any]) -> None:
     file.write_bytes(out.getvalue())
 
 
-def test_rows_that_are_not_of_the_jobs_tokens_are_refused_and_nothing_is_restored(river, other, tmp_path):
+def test_rows_that_are_not_of_the_jobs_tokens_are_refused_and_nothing_is_restored(
+    river: Stage, other: DatabaseStore, tmp_path: Path
+) -> None:
     job = river.submit()
     river.run(job, until=STOP_AT)
     file, folder = tmp_path / "job.dlog", tmp_path / "caches there"
@@ -241,7 +256,9 @@ def scripted(store: DatabaseStore, tmp_path: Path) -> Stage:
 
 
 @pytest.mark.contract("LOG-1", "LOG-7")
-def test_a_log_is_brought_up_to_a_later_snapshot_and_never_back(scripted, other, tmp_path):
+def test_a_log_is_brought_up_to_a_later_snapshot_and_never_back(
+    scripted: Stage, other: DatabaseStore, tmp_path: Path
+) -> None:
     job = scripted.submit(key="order-17")
     files = []
     for until in (4, 9, 14):
@@ -265,7 +282,9 @@ def test_a_log_is_brought_up_to_a_later_snapshot_and_never_back(scripted, other,
     assert output(there.result(job)) == output(scripted.result(job))
 
 
-def test_a_job_that_somebody_works_on_is_not_advanced_under_them(scripted, other, tmp_path):
+def test_a_job_that_somebody_works_on_is_not_advanced_under_them(
+    scripted: Stage, other: DatabaseStore, tmp_path: Path
+) -> None:
     job = scripted.submit()
     scripted.run(job, until=4)
     scripted.take(job, tmp_path / "early")
@@ -287,7 +306,9 @@ def test_a_job_that_somebody_works_on_is_not_advanced_under_them(scripted, other
 
 
 @pytest.mark.contract("ENV-8")
-def test_another_job_of_that_name_or_key_is_a_conflict_and_nothing_is_written(scripted, other, tmp_path):
+def test_another_job_of_that_name_or_key_is_a_conflict_and_nothing_is_written(
+    scripted: Stage, other: DatabaseStore, tmp_path: Path
+) -> None:
     job = scripted.submit(key="order-17")
     scripted.take(job, tmp_path / "job.dlog")
     there = scripted.elsewhere(other)
@@ -298,7 +319,9 @@ def test_another_job_of_that_name_or_key_is_a_conflict_and_nothing_is_written(sc
     assert [row.job for row in other.rows()] == [holder]
 
 
-def test_an_export_of_many_jobs_comes_back_whole_or_not_at_all(scripted, other, tmp_path):
+def test_an_export_of_many_jobs_comes_back_whole_or_not_at_all(
+    scripted: Stage, other: DatabaseStore, tmp_path: Path
+) -> None:
     jobs = [scripted.submit() for _ in range(3)]
     scripted.run(jobs[1])
     file = tmp_path / "logs.dlog"
@@ -312,7 +335,9 @@ def test_an_export_of_many_jobs_comes_back_whole_or_not_at_all(scripted, other, 
     assert [each.outcome for each in restore(other, file)] == ["held"] * 3
 
 
-def test_any_damage_to_the_file_is_refused_and_nothing_is_restored(scripted, other, tmp_path):
+def test_any_damage_to_the_file_is_refused_and_nothing_is_restored(
+    scripted: Stage, other: DatabaseStore, tmp_path: Path
+) -> None:
     job = scripted.submit()
     scripted.run(job, until=3)
     file = tmp_path / "job.dlog"
@@ -327,7 +352,9 @@ def test_any_damage_to_the_file_is_refused_and_nothing_is_restored(scripted, oth
     assert other.rows() == []
 
 
-def test_a_state_that_is_not_the_logs_in_any_field_is_refused(scripted, other, tmp_path):
+def test_a_state_that_is_not_the_logs_in_any_field_is_refused(
+    scripted: Stage, other: DatabaseStore, tmp_path: Path
+) -> None:
     job = scripted.submit()
     scripted.run(job, until=3)
     file = tmp_path / "job.dlog"
@@ -337,7 +364,7 @@ def test_a_state_that_is_not_the_logs_in_any_field_is_refused(scripted, other, t
     for place in range(len(facts)):
         file.write_bytes(sound)
         changed = (*facts[:place], "other", *facts[place + 1 :])
-        rewritten(file, lambda kind, body, to=changed: (body[0], to, *body[2:]) if kind == SNAPSHOT else body)
+        rewritten(file, partial(with_facts, changed))
         with pytest.raises(BrokenSnapshot, match="does not stand where its log leads to"):
             restore(other, file)
     assert other.rows() == []
@@ -351,7 +378,7 @@ def _frames(file: Path) -> list[Any]:
 # ---- the commands ---------------------------------------------------------------------------------------------------
 
 
-def test_the_commands_say_what_they_did(scripted, tmp_path, database_url):
+def test_the_commands_say_what_they_did(scripted: Stage, tmp_path: Path, database_url: str) -> None:
     job = scripted.submit()
     scripted.run(job, until=3)
     file, there = tmp_path / "job.dlog", f"sqlite:///{tmp_path / 'new.db'}"
@@ -386,8 +413,13 @@ def test_the_commands_say_what_they_did(scripted, tmp_path, database_url):
     ],
 )
 def test_wrong_use_is_told_before_a_model_is_loaded_and_leaves_nothing(
-    scripted, tmp_path, database_url, arguments, said, monkeypatch
-):
+    scripted: Stage,
+    tmp_path: Path,
+    database_url: str,
+    arguments: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     job, file = scripted.submit(), tmp_path / "job.dlog"
     monkeypatch.setattr(Models, "_read", lambda models, name: pytest.fail("a model is loaded"))
     given = [each.format(job=job, file=file) for each in arguments]
@@ -395,33 +427,3 @@ def test_wrong_use_is_told_before_a_model_is_loaded_and_leaves_nothing(
     assert refused.code == 2
     assert said in refused.stderr
     assert not file.exists()
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("place", "force"),
-    [
-        *(("there", False), ("folder", False), ("folder", True), ("nowhere/job.dlog", False)),
-        *(("nowhere/job.dlog", True), ("there/job.dlog", True)),
-    ],
-)
-def test_a_refused_file_leaves_the_job_as_it_is(scripted, tmp_path, form, place, force):
-    (tmp_path / "there").write_text("x")
-    (tmp_path / "folder").mkdir()
-    job = scripted.submit()
-    scripted.run(job, until=4)
-    before = scripted.store.row(job), scripted.events(job), sorted(tmp_path.iterdir())
-    with pytest.raises(UnwritableOutput):
-        scripted.take(job, tmp_path / place, form=form, force=force)
-    assert (scripted.store.row(job), scripted.events(job), sorted(tmp_path.iterdir())) == before
-
-
-def test_a_file_that_cannot_be_written_whole_is_not_there(scripted, tmp_path):
-    job = scripted.submit()
-    (tmp_path / "there").write_text("x")
-    with pytest.raises(UnwritableOutput):
-        scripted.take(job, tmp_path / "there")
-    assert (tmp_path / "there").read_text() == "x"
-    with pytest.raises(Problem):
-        scripted.take("nobody", tmp_path / "new")
-    assert sorted(path.name for path in tmp_path.glob(".export*")) == []

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from databases import wall_clock_ms
+from databases import AnyStore, wall_clock_ms
 
 from decodelog.fsm.machine.events import LanesRebuilt
 from decodelog.fsm.machine.state import State
-from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.loop.worker import Worker
@@ -24,7 +23,7 @@ MODEL = "smollm2-135m-instruct"
 
 
 @pytest.mark.contract("RES-2", "RES-4")
-def test_a_stopped_worker_is_followed_by_one_that_computes_nothing_again(store: Store, tmp_path: Path) -> None:
+def test_a_stopped_worker_is_followed_by_one_that_computes_nothing_again(store: AnyStore, tmp_path: Path) -> None:
     models, folder = Models(home(), lanes=1), tmp_path / "snapshots"
     draft = draft_from({"prompt": "The river", "max_new_tokens": 16, "temperature": 1.0, "seed": 4, "ignore_eos": True})
     job, whole = (submit(store, models.load(MODEL), MODEL, draft, wall_clock_ms()).job for _ in range(2))

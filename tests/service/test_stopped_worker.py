@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from commandline import PATIENCE_S, decodelog, wait_for
+from databases import database_store
 
 from decodelog.fsm.errors import DatabaseLocked
 from decodelog.fsm.machine.events import AttemptStarted, LanesRebuilt
@@ -68,7 +69,7 @@ def test_a_worker_that_slept_through_its_lease_commits_nothing_and_goes_on(
     database_url: str, short_model: Path
 ) -> None:
     job = decodelog(*SUBMIT, short_model, "--max-new-tokens", 80, db=database_url).stdout.strip()
-    with closing(open_store(database_url)) as store, working(database_url, short_model) as sleeper:
+    with closing(database_store(database_url)) as store, working(database_url, short_model) as sleeper:
         assert sleeper.stdout is not None
         name = sleeper.stdout.readline().strip()
         wait_for(database_url, lambda row: row.output >= 5)

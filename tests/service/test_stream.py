@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import decodelog
@@ -13,6 +14,7 @@ from decodelog.fsm.reading.emission import Emission, Token
 from decodelog.service.database import opened
 from decodelog.service.streams import stream
 from decodelog.service.streams.reading import emissions_of
+from decodelog.store.memory.log import MemoryStore
 
 TEXTS = ["R", "iv", "", "er", "s", "", " carry", ""]
 COUNTS = [1, 2, 1, 0, 3, 1, 1, 0]
@@ -53,7 +55,8 @@ def test_whoever_appends_the_text_arrives_once_and_in_order(steps: list[tuple[st
     arrived: list[Emission] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "Follower", FakeFollower)
-        reader = stream.Stream(None, "job", arrived.append)
+        reader = stream.Stream(MemoryStore(), "job", arrived.append)
+    follower: Any = reader._follower
     durable = 0
     for who, count in [*steps, ("poll", 1)]:
         if who == "poll":
@@ -61,7 +64,7 @@ def test_whoever_appends_the_text_arrives_once_and_in_order(steps: list[tuple[st
             continue
         fresh = WHOLE[durable : durable + count]
         durable += len(fresh)
-        reader._follower.durable = durable
+        follower.durable = durable
         if who == "ours":
             reader.take(fresh)
     assert arrived == WHOLE[:durable]
@@ -81,10 +84,11 @@ def test_an_item_of_an_earlier_tenure_that_has_neither_text_nor_tokens_is_not_le
     arrived: list[Emission] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "Follower", Log)
-        reader = stream.Stream(None, "job", arrived.append)
-    reader._follower.durable = 2
+        reader = stream.Stream(MemoryStore(), "job", arrived.append)
+    follower: Any = reader._follower
+    follower.durable = 2
     reader.take(whole[1:2])  # what this process has published; the first was another's
-    reader._follower.durable = 3
+    follower.durable = 3
     reader.take(whole[2:])
     assert arrived == whole
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from decodelog.store.log.chain import StoredLog
+from decodelog.store.log.stored import Stored
 from decodelog.store.reading.audit import audit_rows
+
+
+def rows_of(log: StoredLog) -> Sequence[Stored]:
+    """The rows of a log that holds them all, as one in memory does."""
+    assert isinstance(log.rows, list)
+    return log.rows
 
 
 class Shown:
@@ -12,7 +21,7 @@ class Shown:
     def __init__(self, log: StoredLog) -> None:
         self.log = log
 
-    def logs(self, job=None):
+    def logs(self, job: str | None = None) -> Iterator[StoredLog]:
         return iter([self.log])
 
 

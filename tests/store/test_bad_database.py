@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
+from databases import Server, database_store
 from sqlalchemy import text
-from steps import admit
+from steps import Writer, admit
 
 from decodelog.fsm.errors import (
     DatabaseFault,
@@ -43,7 +47,7 @@ from decodelog.store.engine import open_store
         ("memory://shared", "there is no support for memory"),
     ],
 )
-def test_a_url_that_cannot_be_used_says_why(url, reason):
+def test_a_url_that_cannot_be_used_says_why(url: str, reason: str) -> None:
     for ask in (open_store, schema.upgrade):
         with pytest.raises(UnsupportedDatabase) as problem:
             ask(url)
@@ -52,7 +56,7 @@ def test_a_url_that_cannot_be_used_says_why(url, reason):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_password_does_not_reach_an_error():
+def test_a_password_does_not_reach_an_error() -> None:
     with pytest.raises(DatabaseUnavailable) as problem:
         open_store("postgresql://user:secret@127.0.0.1:1/name")
     assert isinstance(problem.value, Transient)
@@ -61,7 +65,7 @@ def test_a_password_does_not_reach_an_error():
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_file_that_is_not_there_is_not_created(tmp_path):
+def test_a_file_that_is_not_there_is_not_created(tmp_path: Path) -> None:
     file = tmp_path / "decodelog.db"
     for ask in (open_store, schema.check, schema.current):
         with pytest.raises(SchemaMissing):
@@ -70,7 +74,7 @@ def test_a_file_that_is_not_there_is_not_created(tmp_path):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_directory_and_a_file_of_something_else_are_no_databases(tmp_path):
+def test_a_directory_and_a_file_of_something_else_are_no_databases(tmp_path: Path) -> None:
     note = tmp_path / "note.txt"
     note.write_text("not a database, and long enough to be read as the header of one" * 20)
     for path, reason in ((tmp_path, "it is a directory"), (note, "the file is no SQLite database")):
@@ -83,7 +87,7 @@ def test_a_directory_and_a_file_of_something_else_are_no_databases(tmp_path):
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize("later", [False, True])
-def test_a_database_that_was_refused_is_not_changed(tmp_path, later):
+def test_a_database_that_was_refused_is_not_changed(tmp_path: Path, later: bool) -> None:
     """Neither another program's, nor one of a later release."""
     file = tmp_path / "other.db"
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
@@ -93,7 +97,8 @@ def test_a_database_that_was_refused_is_not_changed(tmp_path, later):
             other.execute("CREATE TABLE alembic_version (version_num)")
             other.execute("INSERT INTO alembic_version VALUES ('0999')")
     before = file.read_bytes()
-    for ask in (open_store, schema.check, *([schema.upgrade] if later else [])):
+    asks: list[Callable[[str], object]] = [open_store, schema.check, *([schema.upgrade] if later else [])]
+    for ask in asks:
         with pytest.raises(SchemaNewer if later else SchemaMissing):
             ask(f"sqlite:///{file}")
         assert file.read_bytes() == before
@@ -101,10 +106,10 @@ def test_a_database_that_was_refused_is_not_changed(tmp_path, later):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_store_writes_ahead_also_where_someone_has_changed_the_file_s_mode(sqlite_url):
+def test_a_store_writes_ahead_also_where_someone_has_changed_the_file_s_mode(sqlite_url: str) -> None:
     file = sqlite_url.removeprefix("sqlite:///")
 
-    def mode(pragma="journal_mode"):
+    def mode(pragma: str = "journal_mode") -> Any:
         with closing(sqlite3.connect(file)) as other:
             return other.execute(f"PRAGMA {pragma}").fetchone()[0]
 
@@ -112,12 +117,12 @@ def test_a_store_writes_ahead_also_where_someone_has_changed_the_file_s_mode(sql
     assert mode("journal_mode = DELETE") == "delete"
     schema.check(sqlite_url)
     assert mode() == "delete"
-    open_store(sqlite_url).close()
+    database_store(sqlite_url).close()
     assert mode() == "wal"
 
 
 @pytest.mark.contract("LOG-2")
-def test_the_mode_of_a_file_is_changed_when_those_who_write_it_have_ended(sqlite_url):
+def test_the_mode_of_a_file_is_changed_when_those_who_write_it_have_ended(sqlite_url: str) -> None:
     file = sqlite_url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
         other.execute("PRAGMA journal_mode = DELETE")
@@ -126,14 +131,14 @@ def test_the_mode_of_a_file_is_changed_when_those_who_write_it_have_ended(sqlite
             open_store(sqlite_url, busy_timeout_ms=50)
         end = threading.Timer(0.1, other.execute, ["ROLLBACK"])
         end.start()
-        open_store(sqlite_url).close()
+        database_store(sqlite_url).close()
         end.join()
     with closing(sqlite3.connect(file)) as other:
         assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_folder_that_is_missing_is_named(tmp_path):
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(FolderMissing, match="make it, or name another file") as problem:
         schema.upgrade(f"sqlite:///{tmp_path / 'missing' / 'decodelog.db'}")
     assert problem.value.folder == str(tmp_path / "missing")
@@ -143,7 +148,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_database_that_another_process_holds_is_locked_and_nothing_is_lost(sqlite_url):
+def test_a_database_that_another_process_holds_is_locked_and_nothing_is_lost(sqlite_url: str) -> None:
     store = open_store(sqlite_url, busy_timeout_ms=50)
     writer = admit(store)
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
@@ -165,8 +170,8 @@ def test_a_database_that_another_process_holds_is_locked_and_nothing_is_lost(sql
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_row_that_another_process_holds_is_locked_on_postgresql(postgres_url):
-    store, other = open_store(postgres_url, busy_timeout_ms=50), open_store(postgres_url)
+def test_a_row_that_another_process_holds_is_locked_on_postgresql(postgres_url: str) -> None:
+    store, other = open_store(postgres_url, busy_timeout_ms=50), database_store(postgres_url)
     writer = admit(store)
     with other._database.transaction() as connection:
         connection.execute(text("SELECT 1 FROM jobs FOR UPDATE"))
@@ -179,15 +184,15 @@ def test_a_row_that_another_process_holds_is_locked_on_postgresql(postgres_url):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_full_disk_undoes_the_whole_batch(sqlite_url):
+def test_a_full_disk_undoes_the_whole_batch(sqlite_url: str) -> None:
     """The limit on the file's pages is SQLite's own way to run out of space."""
-    store = open_store(sqlite_url)
+    store = database_store(sqlite_url)
     writers = [admit(store, f"job-{number}") for number in range(40)]
     with store._database.single() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
 
-    def step():
+    def step() -> list[Writer]:
         results = store.append([writer.step() for writer in writers])
         return [writer.at(result.head) for writer, result in zip(writers, results, strict=True)]
 
@@ -204,8 +209,10 @@ def test_a_full_disk_undoes_the_whole_batch(sqlite_url):
 
 
 @pytest.mark.contract("LOG-2")
-def test_connections_that_the_server_ended_are_an_error_once_and_then_made_anew(postgres_url, postgres_server):
-    store = open_store(postgres_url)
+def test_connections_that_the_server_ended_are_an_error_once_and_then_made_anew(
+    postgres_url: str, postgres_server: Server
+) -> None:
+    store = database_store(postgres_url)
     writer = admit(store)
     postgres_server.admin.execute(
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = 'decodelog'"
@@ -218,9 +225,9 @@ def test_connections_that_the_server_ended_are_an_error_once_and_then_made_anew(
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_server_that_only_reads_is_away_and_not_broken(postgres_url, postgres_server):
+def test_a_server_that_only_reads_is_away_and_not_broken(postgres_url: str, postgres_server: Server) -> None:
     """As one is to which a failover has not come yet."""
-    store = open_store(postgres_url)
+    store = database_store(postgres_url)
     writer = admit(store)
     name = "default_transaction_read_only"
     postgres_server.admin.execute(f"ALTER DATABASE decodelog SET {name} = on")
@@ -237,16 +244,17 @@ def test_a_server_that_only_reads_is_away_and_not_broken(postgres_url, postgres_
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_host_that_has_vanished_is_not_waited_for_for_ever_and_the_url_has_the_last_word(postgres_url):
-    with closing(open_store(f"{postgres_url}&connect_timeout=3")) as store, store._database.single() as connection:
-        given = connection.connection.dbapi_connection.info.get_parameters()
+def test_a_host_that_has_vanished_is_not_waited_for_for_ever_and_the_url_has_the_last_word(postgres_url: str) -> None:
+    with closing(database_store(f"{postgres_url}&connect_timeout=3")) as store, store._database.single() as connection:
+        driver: Any = connection.connection.dbapi_connection
+        given = driver.info.get_parameters()
     assert (given["connect_timeout"], given["tcp_user_timeout"]) == ("3", "30000")
 
 
 @pytest.mark.contract("LOG-2")
-def test_tables_that_are_not_as_the_schema_says_are_a_defect(empty_url):
+def test_tables_that_are_not_as_the_schema_says_are_a_defect(empty_url: str) -> None:
     schema.upgrade(empty_url)
-    store = open_store(empty_url)
+    store = database_store(empty_url)
     with store._database.transaction() as connection:
         connection.execute(text("DROP TABLE refusals"))
     writer = admit(store)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
 
 import psycopg
 import pytest
+from databases import AnyStore
 from steps import admit, write
 
-from decodelog.fsm.ports import Command
+from decodelog.fsm.ports import Bell, Command
 from decodelog.store.coordination.bells import SqliteBell
 from decodelog.store.database.sqlite_file import SqliteFile
 from decodelog.store.engine import open_store
@@ -18,7 +20,7 @@ from decodelog.store.engine import open_store
 SOON_S, LONG_S = 0.05, 120.0
 
 
-def silent(bell):
+def silent(bell: Bell) -> Bell:
     """Hear what has rung already."""
     while bell.wait(SOON_S):
         pass
@@ -26,7 +28,7 @@ def silent(bell):
 
 
 @pytest.fixture
-def other(store, store_url):
+def other(store: AnyStore, store_url: str) -> Iterator[AnyStore]:
     """The same database as another process has it."""
     if store_url == "memory://":
         yield store
@@ -36,7 +38,7 @@ def other(store, store_url):
 
 
 @pytest.mark.contract("LOG-7", "LOG-8")
-def test_it_rings_for_submissions_commands_releases_and_ends(store, other):
+def test_it_rings_for_submissions_commands_releases_and_ends(store: AnyStore, other: AnyStore) -> None:
     with closing(store.bell()) as bell:
         assert not silent(bell).wait(0)
         writer = admit(other)
@@ -57,11 +59,11 @@ def test_it_rings_for_submissions_commands_releases_and_ends(store, other):
 
 
 @pytest.mark.contract("LOG-7")
-def test_who_sleeps_is_woken_and_two_bells_are_two(store, other):
+def test_who_sleeps_is_woken_and_two_bells_are_two(store: AnyStore, other: AnyStore) -> None:
     heard = []
     with closing(store.bell()) as one, closing(store.bell()) as two:
 
-        def sleep():
+        def sleep() -> None:
             heard.append(one.wait(LONG_S))
 
         sleeper = threading.Thread(target=sleep)
@@ -74,7 +76,7 @@ def test_who_sleeps_is_woken_and_two_bells_are_two(store, other):
         assert two.wait(LONG_S)
 
 
-def test_an_ordinary_step_rings_for_nobody_on_postgresql(postgres_url):
+def test_an_ordinary_step_rings_for_nobody_on_postgresql(postgres_url: str) -> None:
     with closing(open_store(postgres_url)) as store, closing(store.bell()) as bell:
         writer = admit(store)
         assert bell.wait(LONG_S)
@@ -83,7 +85,7 @@ def test_an_ordinary_step_rings_for_nobody_on_postgresql(postgres_url):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_lost_postgres_connection_is_made_again_and_rings_for_what_it_missed(postgres_url):
+def test_a_lost_postgres_connection_is_made_again_and_rings_for_what_it_missed(postgres_url: str) -> None:
     with closing(open_store(postgres_url)) as store, closing(store.bell()) as bell:
         with psycopg.connect(postgres_url, autocommit=True) as admin:
             listening = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND pid <> pg_backend_pid()"
@@ -96,6 +98,6 @@ def test_a_lost_postgres_connection_is_made_again_and_rings_for_what_it_missed(p
         assert bell.wait(LONG_S)
 
 
-def test_a_file_that_cannot_be_asked_is_a_bell_that_does_not_ring():
+def test_a_file_that_cannot_be_asked_is_a_bell_that_does_not_ring() -> None:
     with closing(SqliteBell(SqliteFile("/", "a folder"))) as bell:
         assert not bell.wait(SOON_S)

@@ -23,6 +23,7 @@ from decodelog.fsm.machine.events import (
     CallCompleted,
     CallFailed,
     DecisionMade,
+    Event,
     LanesRebuilt,
     OutputCommitted,
     Parent,
@@ -59,13 +60,15 @@ PROMPT = (
 PIECE = b" caf\xc3\xa9\xff"
 
 
-def receipt(selection, receipt_id=KEY, hidden=False, structure=None):
+def receipt(
+    selection: Selection, receipt_id: bytes = KEY, hidden: bool = False, structure: Standing | None = None
+) -> Receipt:
     return Receipt(1234, 0, selection, PIECE, hidden, receipt_id, structure)
 
 
 CALL, OUTPUT = CallCompleted(1, 1300, SCORES), OutputCommitted(1235, STATE[:STATE_BYTES])
 
-EXAMPLES = {
+EXAMPLES: dict[str, tuple[Event, ...]] = {
     "request.admitted.1": (RequestAdmitted("job-1", b'{"schema":"numinens.request.v1"}'),),
     "request.admitted.1-forked": (
         RequestAdmitted("job-1", b'{"schema":"numinens.request.v1"}', Parent("01a2.0", 1234)),
@@ -115,14 +118,14 @@ EXAMPLES = {
 
 @pytest.mark.contract("LOG-5")
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-def test_golden_bytes_are_written_and_read_as_ever(name):
+def test_golden_bytes_are_written_and_read_as_ever(name: str) -> None:
     golden = (GOLDEN / f"{name}.bin").read_bytes()
     assert encode(EXAMPLES[name], KEY) == golden
     assert decode(golden, KEY, "job-1", 1) == EXAMPLES[name]
 
 
 @pytest.mark.contract("LOG-5")
-def test_every_file_of_golden_bytes_is_tested_and_every_event_and_code_has_one():
+def test_every_file_of_golden_bytes_is_tested_and_every_event_and_code_has_one() -> None:
     files = {path.stem: path.read_bytes() for path in GOLDEN.glob("*.bin")}
     assert set(files) == set(EXAMPLES)
     assert {type(event) for events in EXAMPLES.values() for event in events} == set(EVENTS.values())
@@ -130,7 +133,7 @@ def test_every_file_of_golden_bytes_is_tested_and_every_event_and_code_has_one()
 
 
 @pytest.mark.contract("LOG-5")
-def test_every_event_has_one_wire_code_for_each_of_its_versions():
+def test_every_event_has_one_wire_code_for_each_of_its_versions() -> None:
     assert {tag for tag, _ in WIRE.values()} == set(EVENTS)
     assert len(set(WIRE.values())) == len(WIRE)
     assert set(STEP_WIRE) <= set(WIRE.values())
@@ -175,14 +178,14 @@ events = st.one_of(
 
 @pytest.mark.contract("LOG-5")
 @given(st.lists(events, max_size=5))
-def test_what_is_decoded_equals_what_was_encoded(given_events):
-    payload = encode(given_events, KEY)
+def test_what_is_decoded_equals_what_was_encoded(given_events: list[Event]) -> None:
+    payload = encode(tuple(given_events), KEY)
     assert decode(payload, KEY, "job-1", 1) == tuple(given_events)
     assert encode(decode(payload, KEY, "job-1", 1), KEY) == payload
 
 
 @st.composite
-def steps(draw):
+def steps(draw: st.DrawFn) -> tuple[Event, ...]:
     """Three events that are, or nearly are, an ordinary step, and sometimes its end."""
     receipt = draw(receipts)
     output = draw(st.sampled_from([receipt.step + 1, receipt.step]))
@@ -192,7 +195,7 @@ def steps(draw):
 
 @pytest.mark.contract("LOG-5")
 @given(steps())
-def test_a_step_written_as_one_is_the_same_three_events(step):
+def test_a_step_written_as_one_is_the_same_three_events(step: tuple[Event, ...]) -> None:
     payload = encode(step, KEY)
     assert decode(payload, KEY, "job-1", 1) == step
     held = entries(payload, KEY, "job-1", 1)
@@ -202,7 +205,7 @@ def test_a_step_written_as_one_is_the_same_three_events(step):
 
 @pytest.mark.contract("LOG-5", "POL-6")
 @given(st.binary(min_size=8, max_size=8), st.booleans())
-def test_floats_come_back_bit_for_bit(bits, drawn):
+def test_floats_come_back_bit_for_bit(bits: bytes, drawn: bool) -> None:
     """Any of the 2^64, NaNs and negative zero among them; `==` would not tell them apart."""
     (value,) = struct.unpack("<d", bits)
     selection = Selection(1, 1, value, value, value, *((value, value, value) if drawn else ()))
@@ -214,9 +217,12 @@ def test_floats_come_back_bit_for_bit(bits, drawn):
 
 
 @pytest.mark.contract("LOG-5", "LOG-9")
-def test_a_step_is_small():
+def test_a_step_is_small() -> None:
     """A greedy and a drawn token; what their rows add is measured by the benchmarks."""
-    sizes = [len(encode(step_events("job-1", 1234, drawn=drawn)[1], step_events("job-1", 1234)[0])) for drawn in (0, 1)]
+    sizes = [
+        len(encode(step_events("job-1", 1234, drawn=drawn)[1], step_events("job-1", 1234)[0]))
+        for drawn in (False, True)
+    ]
     assert sizes[0] <= 91
     assert sizes[1] <= 116
 
@@ -225,7 +231,7 @@ def test_a_step_is_small():
 
 
 @pytest.mark.contract("LOG-5")
-def test_an_unknown_wire_tag_is_an_error_and_not_a_skip():
+def test_an_unknown_wire_tag_is_an_error_and_not_a_skip() -> None:
     payload = packb([[7, 1, STATE], [77, "an event of a later release"]])
     with pytest.raises(UnknownWireTag) as problem:
         decode(payload, KEY, "job-1", 10)
@@ -250,7 +256,7 @@ def test_an_unknown_wire_tag_is_an_error_and_not_a_skip():
         (packb([[7, 1, STATE]]) + b"\x00", "its payload is no list of events"),
     ],
 )
-def test_bytes_that_no_release_wrote_are_a_corrupt_record(payload, reason):
+def test_bytes_that_no_release_wrote_are_a_corrupt_record(payload: bytes, reason: str) -> None:
     with pytest.raises(CorruptRecord) as problem:
         decode(payload, KEY, "job-1", 10)
     assert (problem.value.job, problem.value.sequence) == ("job-1", 10)
@@ -259,7 +265,7 @@ def test_bytes_that_no_release_wrote_are_a_corrupt_record(payload, reason):
 
 @pytest.mark.contract("LOG-5")
 @given(st.binary(max_size=80) | st.recursive(st.none() | counts | st.binary(), st.lists, max_leaves=8).map(packb))
-def test_any_bytes_decode_or_are_a_typed_error(payload):
+def test_any_bytes_decode_or_are_a_typed_error(payload: bytes) -> None:
     with suppress(CorruptRecord, UnknownWireTag):
         decode(payload, KEY, "job-1", 1)
 
@@ -269,7 +275,7 @@ def test_any_bytes_decode_or_are_a_typed_error(payload):
     st.lists(st.none() | counts | floats | text | st.binary(), min_size=8, max_size=8),
     st.sampled_from([64, 88]),
 )
-def test_a_step_of_any_values_expands_or_is_a_typed_error(values, size):
+def test_a_step_of_any_values_expands_or_is_a_typed_error(values: list[object], size: int) -> None:
     with suppress(CorruptRecord):
         expand(entries(packb([[STEP, *values, bytes(size)]]), KEY, "job-1", 1))
 
@@ -278,7 +284,7 @@ def test_a_step_of_any_values_expands_or_is_a_typed_error(values, size):
 
 
 @pytest.mark.contract("LOG-5")
-def test_an_old_version_is_brought_to_the_newest_one_version_at_a_time(monkeypatch):
+def test_an_old_version_is_brought_to_the_newest_one_version_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if `output.committed` had had a version 1 without its state, and a version 2 that counted from 0."""
     build = codec._NEWEST["output.committed"][1]
     monkeypatch.setitem(codec._NEWEST, "output.committed", (3, build))

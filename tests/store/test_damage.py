@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
-from shown import Shown, faults
+from databases import database_store
+from shown import Shown, faults, rows_of
 from sqlalchemy import text
 from steps import Writer, admit, digest, write
 
 from decodelog.fsm.errors import CorruptRecord, Problem, UnknownWireTag
-from decodelog.fsm.ports import Head, Outcome
+from decodelog.fsm.ports import Head, Outcome, Record
 from decodelog.store.database import schema
-from decodelog.store.engine import open_store
+from decodelog.store.engine import DatabaseStore, open_store
 from decodelog.store.log.chain import StoredLog, records
 from decodelog.store.log.chain import digest as chain_digest
-from decodelog.store.log.stored import CHECK_BYTES
+from decodelog.store.log.stored import CHECK_BYTES, Stored
 from decodelog.store.memory.log import MemoryStore
 from decodelog.store.reading.audit import audit_rows
+
+Damaged = tuple[DatabaseStore, Callable[..., None]]
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +38,19 @@ def log() -> StoredLog:
     return whole
 
 
-def changed(log: StoredLog, index: int, **fields) -> StoredLog:
+def changed(log: StoredLog, index: int, **fields: Any) -> StoredLog:
     rows = list(log.rows)
     rows[index] = rows[index]._replace(**fields)
     return log._replace(rows=rows)
 
 
-def flips(value: bytes, bit: int = 1):
+def flips(value: bytes, bit: int = 1) -> Iterator[bytes]:
     for position in range(len(value)):
         yield value[:position] + bytes([value[position] ^ bit]) + value[position + 1 :]
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_sound_log_has_no_faults(log):
+def test_a_sound_log_has_no_faults(log: StoredLog) -> None:
     result = audit_rows(Shown(log))
     assert (result.ok, result.jobs, result.appends, result.events) == (True, 1, 47, 139)
 
@@ -52,58 +58,59 @@ def test_a_sound_log_has_no_faults(log):
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("index", [0, 1, 20, 21, 22, 46])
 @pytest.mark.parametrize("field", ["key", "chain", "payload"])
-def test_every_flipped_byte_is_found_by_reading_and_named_by_the_audit(log, index, field):
+def test_every_flipped_byte_is_found_by_reading_and_named_by_the_audit(log: StoredLog, index: int, field: str) -> None:
     """Also where it is an anchor's (rows 0 and 21): what follows it is still sound, and is not reported."""
-    first = log.rows[index].first
-    for value in flips(getattr(log.rows[index], field)):
+    first = rows_of(log)[index].first
+    for value in flips(getattr(rows_of(log)[index], field)):
         damaged = changed(log, index, **{field: value})
         with pytest.raises((CorruptRecord, UnknownWireTag)) as problem:
             list(records("job-1", damaged.rows, 0))
+        assert isinstance(problem.value, CorruptRecord | UnknownWireTag)
         assert (problem.value.job, problem.value.sequence) == ("job-1", first)
         assert {sequence for sequence, _ in faults(damaged)} <= {first, first + 1, first + 2, first + 3}
         assert (first, "chain") in faults(damaged)
 
 
 @pytest.mark.contract("LOG-3")
-def test_two_damaged_appends_with_an_anchor_between_them_are_two_faults(log):
+def test_two_damaged_appends_with_an_anchor_between_them_are_two_faults(log: StoredLog) -> None:
     damaged = changed(changed(log, 3, key=digest("one")), 30, key=digest("two"))
-    assert faults(damaged) == [(log.rows[3].first, "chain"), (log.rows[30].first, "chain")]
+    assert faults(damaged) == [(rows_of(log)[3].first, "chain"), (rows_of(log)[30].first, "chain")]
 
 
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("index", [0, 1, 21, 30])
-def test_a_dropped_append_is_a_gap_where_it_was(log, index):
-    rows = [*log.rows[:index], *log.rows[index + 1 :]]
-    assert faults(log._replace(rows=rows)) == [(log.rows[index].first, "gap")]
+def test_a_dropped_append_is_a_gap_where_it_was(log: StoredLog, index: int) -> None:
+    rows = [*rows_of(log)[:index], *rows_of(log)[index + 1 :]]
+    assert faults(log._replace(rows=rows)) == [(rows_of(log)[index].first, "gap")]
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_truncated_log_does_not_reach_its_head(log):
-    assert faults(log._replace(rows=log.rows[:-1])) == [(139, "head")]
+def test_a_truncated_log_does_not_reach_its_head(log: StoredLog) -> None:
+    assert faults(log._replace(rows=rows_of(log)[:-1])) == [(139, "head")]
     assert faults(log._replace(rows=[])) == [(139, "head")]
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_doubled_append_is_a_duplicate(log):
-    rows = sorted([*log.rows, log.rows[5]])
-    assert faults(log._replace(rows=rows)) == [(log.rows[5].first, "duplicate")]
+def test_a_doubled_append_is_a_duplicate(log: StoredLog) -> None:
+    rows = sorted([*rows_of(log), rows_of(log)[5]])
+    assert faults(log._replace(rows=rows)) == [(rows_of(log)[5].first, "duplicate")]
 
 
 @pytest.mark.contract("LOG-3")
-def test_swapped_appends_are_found_where_the_first_of_them_was(log):
-    one, two = log.rows[5], log.rows[9]
+def test_swapped_appends_are_found_where_the_first_of_them_was(log: StoredLog) -> None:
+    one, two = rows_of(log)[5], rows_of(log)[9]
     swapped = changed(changed(log, 5, **content(two)), 9, **content(one))
     assert faults(swapped)[0] == (one.first, "chain")
 
 
-def content(row):
+def content(row: Stored) -> dict[str, bytes]:
     return {"key": row.key, "chain": row.chain, "payload": row.payload}
 
 
 @pytest.mark.contract("LOG-3")
-def test_an_append_invented_at_the_end_does_not_match_the_head(log):
+def test_an_append_invented_at_the_end_does_not_match_the_head(log: StoredLog) -> None:
     """The forger knows how to take digests, and cannot reach the job's row."""
-    row = log.rows[-1]
+    row = rows_of(log)[-1]
     (*_, last) = records("job-1", log.rows, 0)
     forged = chain_digest(last.chain, 140, row.key, row.payload)[:CHECK_BYTES]
     rows = [*log.rows, row._replace(first=140, last=142, chain=forged)]
@@ -112,16 +119,16 @@ def test_an_append_invented_at_the_end_does_not_match_the_head(log):
 
 
 @pytest.mark.contract("LOG-3")
-def test_sequences_and_fences_that_cannot_be_are_named(log):
-    row = log.rows[7]
+def test_sequences_and_fences_that_cannot_be_are_named(log: StoredLog) -> None:
+    row = rows_of(log)[7]
     assert (row.first, "payload") in faults(changed(log, 7, last=row.last + 1))
-    assert faults(changed(log, 7, fence=1)) == [(log.rows[8].first, "fence")]
+    assert faults(changed(log, 7, fence=1)) == [(rows_of(log)[8].first, "fence")]
     assert faults(changed(log, 46, fence=9)) == [(139, "fence")]
-    assert faults(changed(log, 46, fence=0)) == [(log.rows[46].first, "fence")]
+    assert faults(changed(log, 46, fence=0)) == [(rows_of(log)[46].first, "fence")]
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_first_append_of_more_than_the_admission_or_of_a_tenure_is_named_as_that(log):
+def test_a_first_append_of_more_than_the_admission_or_of_a_tenure_is_named_as_that(log: StoredLog) -> None:
     for fields, said in (({"last": 2}, "admitted by one event alone"), ({"fence": 1}, "admitted under fence 0")):
         told = [fault.detail for fault in audit_rows(Shown(changed(log, 0, **fields))).faults if fault.sequence == 1]
         assert any(said in detail for detail in told), told
@@ -131,13 +138,13 @@ def test_a_first_append_of_more_than_the_admission_or_of_a_tenure_is_named_as_th
 
 
 @pytest.fixture
-def damaged(database_url):
+def damaged(database_url: str) -> Iterator[Damaged]:
     """(an open store with a job of 30 steps, a function that damages its tables)."""
-    store = open_store(database_url)
+    store = database_store(database_url)
     write(store, admit(store), 30)
     write(store, admit(store, "job-2"), 2)
 
-    def damage(statement, **parameters):
+    def damage(statement: str, **parameters: object) -> None:
         with store._database.transaction() as connection:
             connection.execute(text(statement), parameters)
 
@@ -164,7 +171,9 @@ DAMAGE = [
 
 @pytest.mark.contract("LOG-3", "LOG-2")
 @pytest.mark.parametrize(("statement", "sequence", "kinds"), DAMAGE)
-def test_a_reader_stops_at_the_damage_and_the_audit_names_it(damaged, statement, sequence, kinds):
+def test_a_reader_stops_at_the_damage_and_the_audit_names_it(
+    damaged: Damaged, statement: str, sequence: int, kinds: set[str]
+) -> None:
     store, damage = damaged
     damage(statement, **({"bytes": bytes(32)} if ":bytes" in statement else {}))
     with pytest.raises(CorruptRecord) as problem:
@@ -179,7 +188,7 @@ def test_a_reader_stops_at_the_damage_and_the_audit_names_it(damaged, statement,
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_status_that_there_is_not_damages_one_listing_and_no_other(damaged):
+def test_a_status_that_there_is_not_damages_one_listing_and_no_other(damaged: Damaged) -> None:
     store, damage = damaged
     damage("UPDATE jobs SET status = 'LOST' WHERE id = 1")
     assert [row.job for row in store.rows()] == ["job-2"]
@@ -210,9 +219,9 @@ def test_a_status_that_there_is_not_damages_one_listing_and_no_other(damaged):
         ("identity = x'02'", r"identity b'\x02'"),
     ],
 )
-def test_a_value_of_another_type_damages_one_listing_and_no_other(sqlite_url, change, told):
+def test_a_value_of_another_type_damages_one_listing_and_no_other(sqlite_url: str, change: str, told: str) -> None:
     """SQLite keeps it in any column, also the ones that the log's head is read from."""
-    store = open_store(sqlite_url)
+    store = database_store(sqlite_url)
     write(store, admit(store), 3)
     sound = write(store, admit(store, "job-2"), 2)
     with store._database.transaction() as connection:
@@ -232,8 +241,8 @@ def test_a_value_of_another_type_damages_one_listing_and_no_other(sqlite_url, ch
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_name_that_is_no_text_is_told_as_far_as_it_can_be_read(sqlite_url):
-    store = open_store(sqlite_url)
+def test_a_name_that_is_no_text_is_told_as_far_as_it_can_be_read(sqlite_url: str) -> None:
+    store = database_store(sqlite_url)
     admit(store)
     admit(store, "job-2")
     with store._database.transaction() as connection:
@@ -246,9 +255,11 @@ def test_a_name_that_is_no_text_is_told_as_far_as_it_can_be_read(sqlite_url):
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("column", ["first", "last", "fence", "key", "chain", "payload"])
 @pytest.mark.parametrize("payload", ["payload", "x'c1'"])
-def test_a_value_of_another_type_in_an_append_is_a_fault_and_not_the_end_of_the_audit(sqlite_url, column, payload):
+def test_a_value_of_another_type_in_an_append_is_a_fault_and_not_the_end_of_the_audit(
+    sqlite_url: str, column: str, payload: str
+) -> None:
     """Also where the payload does not tell what the column should."""
-    store = open_store(sqlite_url)
+    store = database_store(sqlite_url)
     write(store, admit(store), 5)
     write(store, admit(store, "job-2"), 2)
     with store._database.transaction() as connection:
@@ -263,7 +274,7 @@ def test_a_value_of_another_type_in_an_append_is_a_fault_and_not_the_end_of_the_
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_broken_link_is_found_from_any_sequence_before_it(damaged):
+def test_a_broken_link_is_found_from_any_sequence_before_it(damaged: Damaged) -> None:
     store, damage = damaged
     damage("UPDATE appends SET prev = NULL WHERE job_id = 1 AND first = 86")
     for after in (0, 30, 70, 82, 84):
@@ -273,7 +284,7 @@ def test_a_broken_link_is_found_from_any_sequence_before_it(damaged):
 
 
 @pytest.mark.contract("LOG-5")
-def test_a_sound_record_of_a_later_release_is_an_unknown_wire_tag(damaged):
+def test_a_sound_record_of_a_later_release_is_an_unknown_wire_tag(damaged: Damaged) -> None:
     """The chain is intact: this program is too old, and must say so instead of calling it damage."""
     store, damage = damaged
     row = store.row("job-2")
@@ -292,12 +303,12 @@ def test_a_sound_record_of_a_later_release_is_an_unknown_wire_tag(damaged):
 
 
 @pytest.mark.contract("LOG-2", "LOG-3")
-def test_a_sqlite_file_with_any_byte_changed_gives_what_was_stored_or_a_typed_error(tmp_path):
+def test_a_sqlite_file_with_any_byte_changed_gives_what_was_stored_or_a_typed_error(tmp_path: Path) -> None:
     """Bytes all over the file, most of which SQLite itself does not check."""
     file, copy = tmp_path / "sound.db", tmp_path / "damaged.db"
     url = f"sqlite:///{file}"
     schema.upgrade(url)
-    store = open_store(url)
+    store = database_store(url)
     for number in range(3):
         write(store, admit(store, f"job-{number}"), 20)
     store.close()
@@ -318,13 +329,13 @@ def test_a_sqlite_file_with_any_byte_changed_gives_what_was_stored_or_a_typed_er
     assert found > 25
 
 
-def logged(url: str, job: str):
-    with closing(open_store(url)) as store:
+def logged(url: str, job: str) -> list[Record]:
+    with closing(database_store(url)) as store:
         return list(store.read(job))
 
 
 @pytest.mark.contract("LOG-1", "LOG-3")
-def test_a_damaged_log_does_not_keep_the_others_of_a_batch_from_growing(damaged):
+def test_a_damaged_log_does_not_keep_the_others_of_a_batch_from_growing(damaged: Damaged) -> None:
     store, damage = damaged
     records = list(store.read("job-1"))
     sound = Writer("job-2", store.row("job-2").head, 0, 2)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
+from databases import Server, database_store
 from psycopg import errors as sql
 from sqlalchemy import text
 from steps import admit, write
@@ -22,6 +24,7 @@ from decodelog.fsm.errors import (
     DatabaseReadOnly,
     DatabaseTimeout,
     DatabaseUnavailable,
+    Problem,
     Rejected,
     Transient,
     UnsupportedDatabase,
@@ -47,7 +50,7 @@ STATES = {
 
 
 @contextmanager
-def on(server, *statements, undo=()):
+def on(server: Server, *statements: str, undo: Sequence[str] = ()) -> Iterator[None]:
     """Statements of an administrator, and what takes them back."""
     try:
         for statement in statements:
@@ -60,12 +63,12 @@ def on(server, *statements, undo=()):
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize(("state", "kind"), STATES.items())
-def test_each_state_has_its_class(state, kind):
+def test_each_state_has_its_class(state: str, kind: type[Problem]) -> None:
     assert postgres_kind(sql.lookup(state)("words"), "words") is kind
 
 
 @pytest.mark.contract("LOG-2")
-def test_no_two_causes_have_the_same_advice():
+def test_no_two_causes_have_the_same_advice() -> None:
     kinds = {*STATES.values(), UnsupportedDatabase}
     advice = {str(kind("DB", "REASON")).partition("REASON")[2] for kind in kinds}
     assert len(advice) == len(kinds)
@@ -74,19 +77,19 @@ def test_no_two_causes_have_the_same_advice():
 
 
 @pytest.fixture
-def role(postgres_server):
+def role(postgres_server: Server) -> Iterator[str]:
     """A role that may log in, and that owns and may do nothing."""
     undo = ("DROP OWNED BY guest", "DROP ROLE guest")
     with on(postgres_server, "CREATE ROLE guest LOGIN", "ALTER ROLE guest SET decodelog.durable = 'no'", undo=undo):
         yield "guest"
 
 
-def as_role(url, role):
+def as_role(url: str, role: str) -> str:
     return url.replace("postgres:@", f"{role}@", 1)
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_role_that_may_not_create_is_told_to_be_granted_that(empty_postgres_url, role):
+def test_a_role_that_may_not_create_is_told_to_be_granted_that(empty_postgres_url: str, role: str) -> None:
     with pytest.raises(DatabaseDenied, match=r"permission denied for schema public.*; grant the right") as problem:
         schema.upgrade(as_role(empty_postgres_url, role))
     assert isinstance(problem.value, Rejected)
@@ -94,8 +97,10 @@ def test_a_role_that_may_not_create_is_told_to_be_granted_that(empty_postgres_ur
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_role_that_may_only_select_reads_and_is_told_what_it_lacks(postgres_url, postgres_server, role):
-    with closing(open_store(postgres_url)) as store:
+def test_a_role_that_may_only_select_reads_and_is_told_what_it_lacks(
+    postgres_url: str, postgres_server: Server, role: str
+) -> None:
+    with closing(database_store(postgres_url)) as store:
         writer = write(store, admit(store), 1)
     with psycopg.connect(postgres_url, autocommit=True) as owner:
         owner.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO guest")
@@ -131,15 +136,17 @@ def test_a_role_that_may_only_select_reads_and_is_told_what_it_lacks(postgres_ur
         (lambda url: url.replace("postgres:@", f"{'u' * 64}@", 1), UnsupportedDatabase, "longer than 63 bytes"),
     ],
 )
-def test_a_url_that_leads_nowhere_says_what_is_wrong_with_it(postgres_url, change, kind, words):
+def test_a_url_that_leads_nowhere_says_what_is_wrong_with_it(
+    postgres_url: str, change: Callable[[str], str], kind: type[Problem], words: str
+) -> None:
     for ask in (open_store, schema.upgrade):
         with pytest.raises(kind) as problem:
             ask(change(postgres_url))
-        assert words in problem.value.reason
+        assert words in problem.value.facts()["reason"]
 
 
 @pytest.mark.contract("LOG-2")
-def test_connections_that_are_used_up_may_come_back(postgres_url, postgres_server, role):
+def test_connections_that_are_used_up_may_come_back(postgres_url: str, postgres_server: Server, role: str) -> None:
     with (
         on(postgres_server, "ALTER ROLE guest CONNECTION LIMIT 0"),
         pytest.raises(DatabaseExhausted, match="too many connections for role") as problem,
@@ -149,15 +156,15 @@ def test_connections_that_are_used_up_may_come_back(postgres_url, postgres_serve
     assert "raise the server's limit" in str(problem.value)
 
 
-def gone(server, pid):
+def gone(server: Server, pid: int) -> bool:
     """Whether the server has ended the session of that process."""
     query = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
-    return server.admin.execute(query, (pid,)).fetchone()[0]
+    return server.admin.execute(query, (pid,)).fetchone() == (True,)
 
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize("setting", ["statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"])
-def test_a_limit_of_time_is_waited_out(postgres_url, postgres_server, setting):
+def test_a_limit_of_time_is_waited_out(postgres_url: str, postgres_server: Server, setting: str) -> None:
     """The server ends the statement, or the whole session: what was not answered was not done; the next one goes."""
     with (
         on(
@@ -165,7 +172,7 @@ def test_a_limit_of_time_is_waited_out(postgres_url, postgres_server, setting):
             f"ALTER DATABASE decodelog SET {setting} = '3s'",
             undo=(f"ALTER DATABASE decodelog RESET {setting}",),
         ),
-        closing(open_store(postgres_url)) as store,
+        closing(database_store(postgres_url)) as store,
     ):
         writer = admit(store)
         with (  # noqa: PT012 - on either line

@@ -9,10 +9,13 @@ import sqlite3
 import stat
 import tempfile
 import traceback
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from databases import database_store
 from steps import admit
 
 from decodelog.fsm.errors import (
@@ -34,34 +37,34 @@ from decodelog.store.engine import open_store
 NOBODY = 65534
 
 
-def take_all(file):
+def take_all(file: Path) -> None:
     for part in file.parent.glob(f"{file.name}*"):
         part.unlink()
 
 
-def take_main(file):
+def take_main(file: Path) -> None:
     file.unlink()
 
 
-def take_log(file):
+def take_log(file: Path) -> None:
     file.with_name(f"{file.name}-wal").unlink()
 
 
-def rename(file):
+def rename(file: Path) -> None:
     file.rename(file.with_name("elsewhere.db"))
 
 
-def rename_folder(file):
+def rename_folder(file: Path) -> None:
     file.parent.rename(file.parent.with_name("elsewhere"))
 
 
-def replace(file):
+def replace(file: Path) -> None:
     other = file.with_name("other.db")
     schema.upgrade(f"sqlite:///{other}")
     other.replace(file)
 
 
-def replace_all(file):
+def replace_all(file: Path) -> None:
     take_all(file)
     schema.upgrade(f"sqlite:///{file}")
 
@@ -70,22 +73,24 @@ TAKEN = [take_all, take_main, take_log, rename, rename_folder, replace, replace_
 
 
 @pytest.fixture
-def file(tmp_path):
+def file(tmp_path: Path) -> Path:
     (tmp_path / "folder").mkdir()
     return tmp_path / "folder" / "decodelog.db"
 
 
 @pytest.fixture
-def url(file):
+def url(file: Path) -> str:
     schema.upgrade(f"sqlite:///{file}")
     return f"sqlite:///{file}"
 
 
 @pytest.mark.contract("LOG-2", "OUT-7")
 @pytest.mark.parametrize("take", TAKEN)
-def test_no_append_is_acknowledged_into_a_file_that_others_do_not_find(url, file, take):
+def test_no_append_is_acknowledged_into_a_file_that_others_do_not_find(
+    url: str, file: Path, take: Callable[[Path], None]
+) -> None:
     """Whatever is done with the file, the append that comes after it is an error, and so is all that follows."""
-    with closing(open_store(url)) as store:
+    with closing(database_store(url)) as store:
         writer = admit(store)
         (result,) = store.append([writer.step()])
         assert result.outcome is Outcome.APPENDED
@@ -98,8 +103,10 @@ def test_no_append_is_acknowledged_into_a_file_that_others_do_not_find(url, file
 
 @pytest.mark.contract("LOG-2", "LOG-7")
 @pytest.mark.parametrize("take", TAKEN)
-def test_a_heartbeat_and_every_other_acknowledgement_find_out(url, file, take):
-    with closing(open_store(url)) as store:
+def test_a_heartbeat_and_every_other_acknowledgement_find_out(
+    url: str, file: Path, take: Callable[[Path], None]
+) -> None:
+    with closing(database_store(url)) as store:
         admit(store)
         store.claim("worker-1", 60_000, 1)
         take(file)
@@ -116,8 +123,10 @@ def test_a_heartbeat_and_every_other_acknowledgement_find_out(url, file, take):
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize("take", [take_all, take_main, rename])
-def test_no_connection_and_no_bell_makes_an_empty_file_where_one_was(url, file, take):
-    with closing(open_store(url)) as store, closing(store.bell()) as bell:
+def test_no_connection_and_no_bell_makes_an_empty_file_where_one_was(
+    url: str, file: Path, take: Callable[[Path], None]
+) -> None:
+    with closing(database_store(url)) as store, closing(store.bell()) as bell:
         admit(store)
         take(file)
         bell.close()
@@ -130,9 +139,9 @@ def test_no_connection_and_no_bell_makes_an_empty_file_where_one_was(url, file, 
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_log_that_goes_with_the_last_connection_is_not_missed(url, file):
+def test_a_log_that_goes_with_the_last_connection_is_not_missed(url: str, file: Path) -> None:
     """SQLite removes it then, and makes another for the next connection: that is nobody's doing."""
-    with closing(open_store(url)) as store:
+    with closing(database_store(url)) as store:
         writer = admit(store)
         store._database.close()
         assert not file.with_name(f"{file.name}-wal").exists()
@@ -142,10 +151,10 @@ def test_a_log_that_goes_with_the_last_connection_is_not_missed(url, file):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_file_under_several_names_and_one_that_only_grows_are_still_there(url, file):
+def test_a_file_under_several_names_and_one_that_only_grows_are_still_there(url: str, file: Path) -> None:
     link = file.with_name("link.db")
     link.symlink_to(file)
-    with closing(open_store(f"sqlite:///{link}")) as store, closing(open_store(url)) as other:
+    with closing(database_store(f"sqlite:///{link}")) as store, closing(database_store(url)) as other:
         writer = admit(store)
         for _ in range(3):
             (result,) = store.append([writer.step()])
@@ -159,10 +168,12 @@ def test_a_file_under_several_names_and_one_that_only_grows_are_still_there(url,
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_working_folder_that_is_left_does_not_move_the_database(tmp_path, monkeypatch):
+def test_a_working_folder_that_is_left_does_not_move_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     schema.upgrade("sqlite:///here.db")
-    with closing(open_store("sqlite:///here.db")) as store:
+    with closing(database_store("sqlite:///here.db")) as store:
         monkeypatch.chdir("/")
         admit(store)
         store._database.close()
@@ -170,7 +181,7 @@ def test_a_working_folder_that_is_left_does_not_move_the_database(tmp_path, monk
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o000, 0o600), (0o022, 0o600), (0o277, 0o400)])
-def test_a_database_is_its_owners_alone_with_its_log_and_index(tmp_path, umask, mode):
+def test_a_database_is_its_owners_alone_with_its_log_and_index(tmp_path: Path, umask: int, mode: int) -> None:
     file = tmp_path / "decodelog.db"
     before = os.umask(umask)
     try:
@@ -183,7 +194,7 @@ def test_a_database_is_its_owners_alone_with_its_log_and_index(tmp_path, umask, 
     assert modes == {mode}
 
 
-def _made(file):
+def _made(file: Path) -> None:
     from decodelog.store.database.sqlite_file import SqliteFile
 
     SqliteFile(str(file), "it", create=True).connect(1.0).close()
@@ -191,14 +202,14 @@ def _made(file):
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize("name", ["50%.db", "a%20b.db", "%3F.db", "a b.db", "é.db", "a&b=c.db", "#1.db", "'.db"])
-def test_a_file_has_the_name_that_the_url_writes(tmp_path, name):
+def test_a_file_has_the_name_that_the_url_writes(tmp_path: Path, name: str) -> None:
     url = f"sqlite:///{tmp_path / name}"
     schema.upgrade(url)
-    with closing(open_store(url)) as store, closing(store.bell()) as bell:
+    with closing(database_store(url)) as store, closing(store.bell()) as bell:
         admit(store)
         assert bell.wait(20.0)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    with closing(open_store(f"sqlite+pysqlite:///{tmp_path / name}")) as store:
+    with closing(database_store(f"sqlite+pysqlite:///{tmp_path / name}")) as store:
         assert store.row("job-1").job == "job-1"
 
 
@@ -214,7 +225,7 @@ def test_a_file_has_the_name_that_the_url_writes(tmp_path, name):
         ("a\0b.db", "has a NUL"),
     ],
 )
-def test_a_name_that_no_file_can_have_is_refused_and_nothing_is_made(tmp_path, name, reason):
+def test_a_name_that_no_file_can_have_is_refused_and_nothing_is_made(tmp_path: Path, name: str, reason: str) -> None:
     for ask in (open_store, schema.upgrade, schema.current, schema.check):
         with pytest.raises(UnsupportedDatabase) as problem:
             ask(f"sqlite:///{tmp_path}/{name}")
@@ -223,25 +234,27 @@ def test_a_name_that_no_file_can_have_is_refused_and_nothing_is_made(tmp_path, n
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_folder_that_is_a_file_is_no_folder(tmp_path):
+def test_a_folder_that_is_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "note").write_text("text")
     with pytest.raises(FolderMissing):
         schema.upgrade(f"sqlite:///{tmp_path}/note/decodelog.db")
 
 
-def make_with_a_first_job(url):
+def make_with_a_first_job(url: str) -> None:
     open_database(url, create=True).close()
 
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize("make", [schema.upgrade, make_with_a_first_job])
 @pytest.mark.parametrize("ending", ["-wal", "-journal"])
-def test_no_file_is_made_beside_the_log_of_one_that_is_gone(tmp_path, make, ending):
+def test_no_file_is_made_beside_the_log_of_one_that_is_gone(
+    tmp_path: Path, make: Callable[[str], object], ending: str
+) -> None:
     """Which would be written into it. With its own file the log is whole again."""
     file, elsewhere, log = tmp_path / "decodelog.db", tmp_path / "elsewhere.db", tmp_path / f"decodelog.db{ending}"
     url = f"sqlite:///{file}"
     schema.upgrade(url)
-    with closing(open_store(url)) as store:
+    with closing(database_store(url)) as store:
         admit(store)
         shutil.copy(file, elsewhere)
         kept = (tmp_path / "decodelog.db-wal").read_bytes()
@@ -254,7 +267,7 @@ def test_no_file_is_made_beside_the_log_of_one_that_is_gone(tmp_path, make, endi
         assert (file.exists(), log.read_bytes()) == (False, kept)
     if ending == "-wal":
         elsewhere.rename(file)
-        with closing(open_store(url)) as store:
+        with closing(database_store(url)) as store:
             assert [row.job for row in store.rows()] == ["job-1"]
         take_all(file)
     log.write_bytes(b"")  # as one is left that has been brought into its file
@@ -266,7 +279,7 @@ def test_no_file_is_made_beside_the_log_of_one_that_is_gone(tmp_path, make, endi
 
 
 @pytest.fixture
-def shared():
+def shared() -> Iterator[Path]:
     """A folder that everybody can reach, and a database in it with one job, all of it readable for everybody."""
     folder = Path(tempfile.mkdtemp(prefix="decodelog-shared-"))
     file = folder / "decodelog.db"
@@ -280,7 +293,7 @@ def shared():
     shutil.rmtree(folder)
 
 
-def as_reader(check, file):
+def as_reader(check: Callable[[], object], file: Path) -> None:
     """Run `check` in a process that may read the file and its folder and write neither; what it raises fails here."""
     if os.geteuid() != 0:
         file.chmod(0o444)
@@ -304,11 +317,11 @@ def as_reader(check, file):
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize("beside_a_writer", [False, True])
-def test_who_may_only_read_reads_and_is_told_what_writing_takes(shared, beside_a_writer):
+def test_who_may_only_read_reads_and_is_told_what_writing_takes(shared: Path, beside_a_writer: bool) -> None:
     url = f"sqlite:///{shared}"
 
-    def check():
-        with closing(open_store(url)) as store:
+    def check() -> None:
+        with closing(database_store(url)) as store:
             assert [row.job for row in store.rows()] == ["job-1"]
             assert len(list(store.read("job-1"))) == 1
             assert [log.job for log in store.logs()] == ["job-1"]
@@ -318,7 +331,7 @@ def test_who_may_only_read_reads_and_is_told_what_writing_takes(shared, beside_a
             assert schema.check(url) == schema.HEAD
 
     if beside_a_writer:
-        with closing(open_store(url)) as store:
+        with closing(database_store(url)) as store:
             store.row("job-1")
             as_reader(check, shared)
     else:
@@ -327,7 +340,7 @@ def test_who_may_only_read_reads_and_is_told_what_writing_takes(shared, beside_a
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_reader_that_must_recover_a_log_is_told_which_right_it_lacks(shared):
+def test_a_reader_that_must_recover_a_log_is_told_which_right_it_lacks(shared: Path) -> None:
     """A killed process leaves its write-ahead log, which has committed work: reading without it would be wrong."""
     if (child := os.fork()) == 0:
         admit(open_store(f"sqlite:///{shared}"), "job-2")
@@ -335,7 +348,7 @@ def test_a_reader_that_must_recover_a_log_is_told_which_right_it_lacks(shared):
     os.waitpid(child, 0)
     shared.with_name(f"{shared.name}-shm").unlink()
 
-    def check():
+    def check() -> None:
         with pytest.raises(FileReadOnly, match="no right to write to the file"):
             open_store(f"sqlite:///{shared}").rows()
 
@@ -345,18 +358,18 @@ def test_a_reader_that_must_recover_a_log_is_told_which_right_it_lacks(shared):
 
 
 @pytest.mark.contract("LOG-2")
-def test_what_is_read_as_it_lies_while_somebody_begins_to_write_is_not_believed(shared):
+def test_what_is_read_as_it_lies_while_somebody_begins_to_write_is_not_believed(shared: Path) -> None:
     url = f"sqlite:///{shared}"
     (asked, ask), (answered, answer) = os.pipe(), os.pipe()
     if (writer := os.fork()) == 0:
         os.read(asked, 1)
-        admit(open_store(url), "job-2")
+        admit(database_store(url), "job-2")
         os.write(answer, b"x")
         os._exit(0)
 
-    def check():
+    def check() -> None:
         with (  # noqa: PT012
-            closing(open_store(url)) as store,
+            closing(database_store(url)) as store,
             pytest.raises(DatabaseLocked, match="try again"),
             store._database.long_read() as connection,
         ):
@@ -383,11 +396,13 @@ UNMADE = {
 
 
 @pytest.mark.parametrize("number", UNMADE, ids=errno.errorcode.get)
-def test_why_no_file_can_be_made_is_told_by_its_class(number, tmp_path, monkeypatch):
+def test_why_no_file_can_be_made_is_told_by_its_class(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The system's own answer, given in its place: a disk that is full, or may not be written, is no test's to make."""
     file, made = tmp_path / "jobs.db", os.open
 
-    def refused(path, flags, *further, **named):
+    def refused(path: str, flags: int, *further: Any, **named: Any) -> int:
         if path == str(file) and flags & os.O_CREAT:
             raise OSError(number, os.strerror(number))
         return made(path, flags, *further, **named)

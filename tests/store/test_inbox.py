@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
-from databases import Clock
+from databases import AnyStore, Clock, database_store
 from sqlalchemy import insert, select, update
 from steps import admit
 
@@ -11,11 +13,11 @@ from decodelog.fsm.errors import UnknownJob
 from decodelog.fsm.ports import Command, Outcome
 from decodelog.store.coordination.inbox import LEFT_MAX, LEFT_MS
 from decodelog.store.database.tables import inbox
-from decodelog.store.engine import open_store
+from decodelog.store.engine import DatabaseStore
 
 
 @pytest.mark.contract("LOG-8")
-def test_commands_wait_in_the_order_of_their_arrival_until_they_are_settled(store):
+def test_commands_wait_in_the_order_of_their_arrival_until_they_are_settled(store: AnyStore) -> None:
     for job in ("job-1", "job-2", "job-3"):
         admit(store, job)
     commands = [Command("b", "job-2", "cancel"), Command("a", "job-1", "cancel"), Command("c", "job-2", "deadline")]
@@ -30,7 +32,7 @@ def test_commands_wait_in_the_order_of_their_arrival_until_they_are_settled(stor
 
 
 @pytest.mark.contract("LOG-8")
-def test_posting_a_command_again_changes_nothing(store):
+def test_posting_a_command_again_changes_nothing(store: AnyStore) -> None:
     admit(store)
     assert store.post(Command("a", "job-1", "cancel"))
     assert not store.post(Command("a", "job-1", "cancel"))
@@ -41,7 +43,7 @@ def test_posting_a_command_again_changes_nothing(store):
 
 
 @pytest.mark.contract("LOG-8", "FSM-9")
-def test_a_command_is_settled_once(store):
+def test_a_command_is_settled_once(store: AnyStore) -> None:
     admit(store)
     store.post(Command("a", "job-1", "cancel"))
     store.settle("a", "terminal")
@@ -52,14 +54,14 @@ def test_a_command_is_settled_once(store):
 
 
 @pytest.mark.contract("LOG-8")
-def test_a_command_to_no_job_is_refused(store):
+def test_a_command_to_no_job_is_refused(store: AnyStore) -> None:
     with pytest.raises(UnknownJob):
         store.post(Command("a", "nobody", "cancel"))
     assert store.pending(["nobody"]) == []
 
 
 @pytest.mark.contract("LOG-8", "FSM-9", "LOG-10")
-def test_a_command_to_a_job_that_has_ended_is_answered_by_its_end(store):
+def test_a_command_to_a_job_that_has_ended_is_answered_by_its_end(store: AnyStore) -> None:
     """A worker may die between the end of a job and its answer, and nobody would claim the job again."""
     writer = admit(store)
     store.post(Command("a", "job-1", "cancel"))
@@ -70,7 +72,9 @@ def test_a_command_to_a_job_that_has_ended_is_answered_by_its_end(store):
 
 
 @pytest.mark.contract("LOG-8", "FSM-9")
-def test_a_command_that_comes_after_the_end_is_refused_as_it_is_posted_and_the_reason_is_recorded(store):
+def test_a_command_that_comes_after_the_end_is_refused_as_it_is_posted_and_the_reason_is_recorded(
+    store: AnyStore,
+) -> None:
     """Whatever becomes of who posted it: nobody answers it later with the end, as if it had brought that about."""
     writer = admit(store)
     store.append([writer.cancel()])
@@ -90,16 +94,19 @@ def test_a_command_that_comes_after_the_end_is_refused_as_it_is_posted_and_the_r
     assert store.outcome("after") == "refused: terminal (length)"
 
 
+Left = tuple[DatabaseStore, Callable[[], dict[str, str | None]]]
+
+
 @pytest.fixture
-def left(database_url):
+def left(database_url: str) -> Iterator[Left]:
     """A store with a job that ended before a command to it was answered and one that is live, and the outcomes."""
-    store = open_store(database_url)
+    store = database_store(database_url)
     writer = admit(store, "job-1")
     admit(store, "job-2")
     store.post(Command("a", "job-1", "cancel"))
     store.append([writer.cancel()])
 
-    def recorded():
+    def recorded() -> dict[str, str | None]:
         with store._database.single() as connection:
             return dict(connection.execute(select(inbox.c.command_id, inbox.c.outcome)).all())
 
@@ -107,13 +114,13 @@ def left(database_url):
     store.close()
 
 
-def age(store, ms=LEFT_MS):
+def age(store: DatabaseStore, ms: int = LEFT_MS) -> None:
     with store._database.transaction() as connection:
         connection.execute(update(inbox).values(posted_ms=inbox.c.posted_ms - ms))
 
 
 @pytest.mark.contract("LOG-8", "FSM-9", "LOG-10")
-def test_whoever_looks_answers_what_nobody_answered_before_the_job_ended(left):
+def test_whoever_looks_answers_what_nobody_answered_before_the_job_ended(left: Left) -> None:
     """Each look would meet it again; but not before those who are about to answer had their time."""
     store, recorded = left
     live = Command("live", "job-2", "cancel")
@@ -128,10 +135,10 @@ def test_whoever_looks_answers_what_nobody_answered_before_the_job_ended(left):
 
 
 @pytest.mark.contract("LOG-8")
-def test_a_command_to_an_ended_job_is_answered_once_it_is_as_old_as_that_and_no_earlier(left):
+def test_a_command_to_an_ended_job_is_answered_once_it_is_as_old_as_that_and_no_earlier(left: Left) -> None:
     store, recorded = left
     with store._database.single() as connection:
-        posted = connection.scalar(select(inbox.c.posted_ms))
+        (posted,) = connection.scalars(select(inbox.c.posted_ms))
     Clock(store, posted)
     age(store, LEFT_MS - 1)
     store.pending([])
@@ -142,7 +149,7 @@ def test_a_command_to_an_ended_job_is_answered_once_it_is_as_old_as_that_and_no_
 
 
 @pytest.mark.contract("LOG-8")
-def test_of_many_that_are_left_each_look_answers_some_until_none_is_left(left):
+def test_of_many_that_are_left_each_look_answers_some_until_none_is_left(left: Left) -> None:
     store, recorded = left
     store.settle("a", "cancelled")
     rows = [
@@ -159,11 +166,13 @@ def test_of_many_that_are_left_each_look_answers_some_until_none_is_left(left):
 
 
 @pytest.mark.contract("LOG-8", "LOG-10")
-def test_a_look_that_is_killed_before_its_answers_leaves_them_to_the_next(left, monkeypatch):
+def test_a_look_that_is_killed_before_its_answers_leaves_them_to_the_next(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, recorded = left
     age(store)
 
-    def killed(ids):
+    def killed(ids: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

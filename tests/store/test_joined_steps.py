@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from databases import AnyStore
 from hypothesis import given
 from hypothesis import strategies as st
 from steps import Writer, admit, digest
 
 from decodelog.fsm.evidence.receipt import Alternative, Selection
-from decodelog.fsm.machine.events import STATE_BYTES, RequestClosed, RequestFailed, TokenStep, count, expand
+from decodelog.fsm.machine.events import (
+    STATE_BYTES,
+    Entry,
+    Event,
+    RequestClosed,
+    RequestFailed,
+    TokenStep,
+    count,
+    expand,
+)
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.output.standing import Standing
 from decodelog.fsm.ports import Append, Outcome
@@ -28,7 +38,7 @@ alternatives = st.lists(
 draws = st.one_of(st.just((None,) * 3), st.tuples(floats, floats, floats))
 selections = st.builds(
     lambda token, support, raw, logprob, margin, draw, listed: Selection(
-        token, support, raw, logprob, margin, *draw, tuple(listed)
+        token, support, raw, logprob, margin, draw[0], draw[1], draw[2], tuple(listed)
     ),
     counts, counts, floats, floats, floats, draws, st.one_of(st.just([]), alternatives),
 )  # fmt: skip
@@ -56,7 +66,7 @@ ends = st.one_of(
 
 @pytest.mark.contract("LOG-5", "FSM-2")
 @given(steps, ends)
-def test_both_forms_give_equal_bytes_and_are_read_as_the_same_events(step, end):
+def test_both_forms_give_equal_bytes_and_are_read_as_the_same_events(step: TokenStep, end: tuple[Event, ...]) -> None:
     joined, plain = (step, *end), (*step.events, *end)
     payload = encode(joined, KEY)
     assert payload == encode(plain, KEY)
@@ -66,11 +76,12 @@ def test_both_forms_give_equal_bytes_and_are_read_as_the_same_events(step, end):
     assert encode(read, KEY) == payload
 
 
-def append_of(writer: Writer, given: tuple, end: tuple) -> Append:
+def append_of(writer: Writer, given: tuple[Entry, ...], end: tuple[Event, ...]) -> Append:
     if not end:
         return Append(writer.job, writer.head, writer.fence, KEY, given, Status.PENDING, 1)
-    closed = isinstance(end[0], RequestClosed)
-    finish = end[0].reason.value if closed else "a_cause"
+    last = end[0]
+    closed = isinstance(last, RequestClosed)
+    finish = last.reason.value if isinstance(last, RequestClosed) else "a_cause"
     return Append(
         writer.job, writer.head, writer.fence, KEY, given, Status.CLOSED if closed else Status.FAILED, 1, finish
     )
@@ -78,20 +89,22 @@ def append_of(writer: Writer, given: tuple, end: tuple) -> Append:
 
 @pytest.mark.contract("LOG-5", "LOG-1", "LOG-3")
 @given(steps, ends, st.booleans())
-def test_one_form_is_appended_and_the_other_is_its_duplicate(step, end, joined_first):
+def test_one_form_is_appended_and_the_other_is_its_duplicate(
+    step: TokenStep, end: tuple[Event, ...], joined_first: bool
+) -> None:
     check_appended(MemoryStore(), step, end, joined_first)
 
 
 @pytest.mark.contract("LOG-5", "LOG-1", "LOG-2")
 @pytest.mark.parametrize("end", [(), (RequestClosed(FinishReason.LENGTH, (FinishReason.LENGTH,)),)], ids=["on", "end"])
 @pytest.mark.parametrize("joined_first", [True, False])
-def test_it_is_so_in_every_store(store, end, joined_first):
+def test_it_is_so_in_every_store(store: AnyStore, end: tuple[Event, ...], joined_first: bool) -> None:
     selection = Selection(7, 3, -0.5, -0.25, 1.5, 0.25, 0.125, 0.5)
     step = TokenStep(1, 9, digest("scores"), 0, selection, b" a", False, KEY, 1, digest("state")[:STATE_BYTES])
     check_appended(store, step, end, joined_first)
 
 
-def check_appended(store, step, end, joined_first):
+def check_appended(store: AnyStore, step: TokenStep, end: tuple[Event, ...], joined_first: bool) -> None:
     writer = admit(store)
     forms = [(step, *end), (*step.events, *end)]
     one, other = forms if joined_first else forms[::-1]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from databases import Clock
+from databases import AnyStore, Clock, database_store
 from sqlalchemy import update
 from steps import admit, digest, write
 
 from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.machine.events import AttemptStarted
 from decodelog.fsm.machine.states import Status
-from decodelog.fsm.ports import Append, Caution, Outcome
+from decodelog.fsm.ports import Append, Caution, Claim, Outcome
 from decodelog.store.database import tables
 from decodelog.store.engine import open_store
 from decodelog.store.memory.log import MemoryStore
@@ -22,12 +23,12 @@ from decodelog.store.memory.log import MemoryStore
 HOUR_MS = 3_600_000
 
 
-def taken(claims):
+def taken(claims: list[Claim]) -> list[tuple[str, int]]:
     return [(claim.job, claim.fence) for claim in claims]
 
 
 @pytest.mark.contract("LOG-7")
-def test_claims_take_free_live_jobs_oldest_first_and_raise_their_fence(store):
+def test_claims_take_free_live_jobs_oldest_first_and_raise_their_fence(store: AnyStore) -> None:
     for number in range(4):
         admit(store, f"job-{number}")
     end = admit(store, "job-4").last_step()
@@ -42,14 +43,14 @@ def test_claims_take_free_live_jobs_oldest_first_and_raise_their_fence(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_claim_tells_where_the_log_ends_and_which_model_it_needs(store):
+def test_a_claim_tells_where_the_log_ends_and_which_model_it_needs(store: AnyStore) -> None:
     writer = write(store, admit(store), 3)
     (claim,) = store.claim("worker-1", HOUR_MS, 1)
     assert (claim.job, claim.fence, claim.head, claim.model) == ("job-1", 1, writer.head, "scripted")
 
 
 @pytest.mark.contract("LOG-7")
-def test_claims_can_be_restricted_to_named_jobs(store):
+def test_claims_can_be_restricted_to_named_jobs(store: AnyStore) -> None:
     for number in range(3):
         admit(store, f"job-{number}")
     assert store.claim("worker-1", HOUR_MS, 5, jobs=[]) == []
@@ -57,7 +58,7 @@ def test_claims_can_be_restricted_to_named_jobs(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_the_lease_of_a_dead_worker_can_be_taken_at_once(store):
+def test_the_lease_of_a_dead_worker_can_be_taken_at_once(store: AnyStore) -> None:
     admit(store, "job-0")
     admit(store, "job-1")
     store.claim("dead", HOUR_MS, 1)
@@ -68,7 +69,7 @@ def test_the_lease_of_a_dead_worker_can_be_taken_at_once(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_live_job_is_waiting_until_it_ends_whoever_holds_it(store):
+def test_a_live_job_is_waiting_until_it_ends_whoever_holds_it(store: AnyStore) -> None:
     assert not store.waiting(None, [])
     writers = [admit(store, f"job-{number}") for number in range(2)]
     store.claim("worker-1", HOUR_MS, 1)
@@ -92,12 +93,11 @@ def test_a_live_job_is_waiting_until_it_ends_whoever_holds_it(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_asking_whether_jobs_wait_reads_the_index_of_live_jobs(sqlite_url):
+def test_asking_whether_jobs_wait_reads_the_index_of_live_jobs(sqlite_url: str) -> None:
     """However many jobs have ended, and without sorting."""
-    store = open_store(sqlite_url)
-    statements = []
+    store, statements = database_store(sqlite_url), list[str]()
     with store._database.single() as connection:
-        driver = connection.connection.dbapi_connection
+        driver: Any = connection.connection.dbapi_connection
     driver.set_trace_callback(statements.append)
     store.waiting(None, ["job-1"])
     driver.set_trace_callback(None)
@@ -107,7 +107,7 @@ def test_asking_whether_jobs_wait_reads_the_index_of_live_jobs(sqlite_url):
 
 
 @pytest.mark.contract("LOG-7")
-def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced(store):
+def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced(store: AnyStore) -> None:
     clock = Clock(store)
     zombie = admit(store)
     (claim,) = store.claim("zombie", 1000, 1)
@@ -125,7 +125,7 @@ def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_heartbeat_extends_every_live_lease_of_its_worker_and_tells_which(store):
+def test_a_heartbeat_extends_every_live_lease_of_its_worker_and_tells_which(store: AnyStore) -> None:
     clock = Clock(store)
     writers = [admit(store, f"job-{number}") for number in range(3)]
     store.claim("worker-1", 500, 2)
@@ -144,7 +144,7 @@ def test_a_heartbeat_extends_every_live_lease_of_its_worker_and_tells_which(stor
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_that_has_ended_is_nobody_s_and_keeps_no_lease(store):
+def test_a_job_that_has_ended_is_nobody_s_and_keeps_no_lease(store: AnyStore) -> None:
     writers = [admit(store, f"job-{number}") for number in range(2)]
     store.claim("worker-1", HOUR_MS, 2)
     store.append([replace(writers[0], fence=1).last_step()])
@@ -158,9 +158,11 @@ def test_a_job_that_has_ended_is_nobody_s_and_keeps_no_lease(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_row_that_still_names_an_owner_after_its_end_is_passed_over_by_all_that_a_worker_does(database_url):
+def test_a_row_that_still_names_an_owner_after_its_end_is_passed_over_by_all_that_a_worker_does(
+    database_url: str,
+) -> None:
     """As a release of this program might leave it, or another program: a job that has ended is nobody's."""
-    store = open_store(database_url)
+    store = database_store(database_url)
     writer = admit(store)
     store.append([writer.last_step()])
     with store._database.transaction() as connection:
@@ -174,7 +176,7 @@ def test_a_row_that_still_names_an_owner_after_its_end_is_passed_over_by_all_tha
 
 
 @pytest.mark.contract("LOG-7")
-def test_released_leases_are_free_at_once_and_only_those(store):
+def test_released_leases_are_free_at_once_and_only_those(store: AnyStore) -> None:
     for number in range(4):
         admit(store, f"job-{number}")
     store.claim("worker-1", HOUR_MS, 3)
@@ -187,27 +189,27 @@ def test_released_leases_are_free_at_once_and_only_those(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_the_time_of_a_lease_is_the_database_s(database_url):
+def test_the_time_of_a_lease_is_the_database_s(database_url: str) -> None:
     """The clock handed to the store is for stores in memory; a database has its own."""
     store = open_store(database_url, clock=lambda: 0)
     admit(store)
     before_ms = time.time_ns() // 1_000_000
     store.claim("worker-1", 1000, 1)
     after_ms = time.time_ns() // 1_000_000
-    assert before_ms + 998 <= store.row("job-1").lease_until_ms <= after_ms + 1002
+    assert before_ms + 998 <= (store.row("job-1").lease_until_ms or 0) <= after_ms + 1002
     store.close()
 
 
 @pytest.mark.contract("LOG-7")
-def test_no_job_is_claimed_twice_by_workers_that_race(store_url, store):
+def test_no_job_is_claimed_twice_by_workers_that_race(store_url: str, store: AnyStore) -> None:
     """Four workers over connections of their own, on the same jobs at the same moment."""
     for number in range(40):
         admit(store, f"job-{number}")
     stores = [store] * 4 if store_url == "memory://" else [open_store(store_url) for _ in range(4)]
-    claims = [[] for _ in stores]
+    claims: list[list[Claim]] = [[] for _ in stores]
     start = threading.Barrier(len(stores))
 
-    def work(index):
+    def work(index: int) -> None:
         start.wait()
         while mine := stores[index].claim(f"worker-{index}", HOUR_MS, 3):
             claims[index] += mine
@@ -226,14 +228,14 @@ def test_no_job_is_claimed_twice_by_workers_that_race(store_url, store):
 
 
 @pytest.mark.contract("LOG-2", "LOG-7")
-def test_heartbeats_and_appends_of_one_worker_do_not_get_in_each_other_s_way(store_url, store):
+def test_heartbeats_and_appends_of_one_worker_do_not_get_in_each_other_s_way(store_url: str, store: AnyStore) -> None:
     writers = [admit(store, f"job-{number}") for number in range(8)]
     store.claim("worker-1", HOUR_MS, 8)
     writers = [replace(writer, fence=1) for writer in writers]
     begun, ended = threading.Event(), threading.Event()
     beats = []
 
-    def beat():
+    def beat() -> None:
         other = store if store_url == "memory://" else open_store(store_url)
         while not ended.is_set():
             beats.append(other.heartbeat("worker-1", HOUR_MS))
@@ -259,7 +261,7 @@ def test_heartbeats_and_appends_of_one_worker_do_not_get_in_each_other_s_way(sto
 NOT_NOW, AT_ONCE = Caution(1, HOUR_MS), Caution(1, 0)
 
 
-def tenures(store, *arguments, **options):
+def tenures(store: AnyStore, *arguments: Any, **options: Any) -> list[Claim]:
     """Claims, each with its tenure recorded, as a worker does before anything else."""
     claims = store.claim(*arguments, **options)
     for job, fence, head, *_ in claims:
@@ -270,12 +272,12 @@ def tenures(store, *arguments, **options):
     return claims
 
 
-def stalls(claims):
+def stalls(claims: list[Claim]) -> list[tuple[str, int]]:
     return [(claim.job, claim.stalled) for claim in claims]
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_claim_counts_the_tenures_that_were_not_released_and_brought_no_token(store):
+def test_a_claim_counts_the_tenures_that_were_not_released_and_brought_no_token(store: AnyStore) -> None:
     writer = admit(store)
     assert stalls(tenures(store, "worker-0", HOUR_MS, 1)) == [("job-1", 0)]
     for count in (1, 2):
@@ -291,7 +293,7 @@ def test_a_claim_counts_the_tenures_that_were_not_released_and_brought_no_token(
 
 
 @pytest.mark.contract("LOG-7")
-def test_jobs_that_stall_come_one_at_a_time_and_others_before_them(store):
+def test_jobs_that_stall_come_one_at_a_time_and_others_before_them(store: AnyStore) -> None:
     for number in range(4):
         admit(store, f"job-{number}")
     tenures(store, "worker-0", HOUR_MS, 2)
@@ -307,7 +309,7 @@ def test_jobs_that_stall_come_one_at_a_time_and_others_before_them(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_ordinary_jobs_are_taken_while_those_that_stall_are_left_alone(store):
+def test_ordinary_jobs_are_taken_while_those_that_stall_are_left_alone(store: AnyStore) -> None:
     for number in range(3):
         admit(store, f"job-{number}")
     store.claim("worker-0", HOUR_MS, 1)
@@ -318,7 +320,7 @@ def test_ordinary_jobs_are_taken_while_those_that_stall_are_left_alone(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_that_somebody_asks_for_is_taken_without_delay_and_that_tenure_is_not_counted(store):
+def test_a_job_that_somebody_asks_for_is_taken_without_delay_and_that_tenure_is_not_counted(store: AnyStore) -> None:
     for number in range(3):
         admit(store, f"job-{number}")
     store.claim("worker-0", HOUR_MS, 2)
@@ -338,7 +340,7 @@ def test_a_job_that_somebody_asks_for_is_taken_without_delay_and_that_tenure_is_
 
 
 @pytest.mark.contract("LOG-7")
-def test_jobs_of_models_that_have_no_room_are_left_to_others(store):
+def test_jobs_of_models_that_have_no_room_are_left_to_others(store: AnyStore) -> None:
     for number, of in enumerate(["full", "free", "full", "free"]):
         admit(store, f"job-{number}", model=of)
     store.claim("dead", HOUR_MS, 1)
@@ -348,11 +350,10 @@ def test_jobs_of_models_that_have_no_room_are_left_to_others(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_looking_for_jobs_that_stall_does_not_go_through_all_that_wait(sqlite_url):
-    store = open_store(sqlite_url)
-    statements = []
+def test_looking_for_jobs_that_stall_does_not_go_through_all_that_wait(sqlite_url: str) -> None:
+    store, statements = database_store(sqlite_url), list[str]()
     with store._database.single() as connection:
-        driver = connection.connection.dbapi_connection
+        driver: Any = connection.connection.dbapi_connection
     driver.set_trace_callback(statements.append)
     store.claim("worker-1", HOUR_MS, 8, dead=["dead"], caution=AT_ONCE)
     driver.set_trace_callback(None)
@@ -368,7 +369,7 @@ def test_looking_for_jobs_that_stall_does_not_go_through_all_that_wait(sqlite_ur
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_that_stalls_is_left_alone_for_a_while_but_by_who_has_no_caution(store):
+def test_a_job_that_stalls_is_left_alone_for_a_while_but_by_who_has_no_caution(store: AnyStore) -> None:
     admit(store)
     tenures(store, "worker-0", HOUR_MS, 1)
     tenures(store, "worker-1", HOUR_MS, 1, dead=["worker-0"], caution=NOT_NOW)
@@ -381,8 +382,8 @@ def test_a_job_that_stalls_is_left_alone_for_a_while_but_by_who_has_no_caution(s
 
 
 @pytest.mark.contract("LOG-7")
-def test_the_delay_doubles_and_jobs_that_stall_together_come_back_apart():
-    now, waits = [0], {"job-0": [], "job-1": []}
+def test_the_delay_doubles_and_jobs_that_stall_together_come_back_apart() -> None:
+    now, waits = [0], {"job-0": list[int](), "job-1": list[int]()}
     store = MemoryStore(lambda: now[0])
     for job, waited in waits.items():
         admit(store, job)
@@ -399,7 +400,7 @@ def test_the_delay_doubles_and_jobs_that_stall_together_come_back_apart():
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_claim_counts_what_died_before_its_tenure_was_recorded_too(store):
+def test_a_claim_counts_what_died_before_its_tenure_was_recorded_too(store: AnyStore) -> None:
     """A process may die of a job while it loads the model, or compiles the grammar."""
     admit(store)
     for number in range(TENURES_STALLED_MAX + 1):
@@ -408,7 +409,7 @@ def test_a_claim_counts_what_died_before_its_tenure_was_recorded_too(store):
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_claim_whose_answer_was_lost_is_made_again_whatever_is_suspected_of_the_job(store):
+def test_a_claim_whose_answer_was_lost_is_made_again_whatever_is_suspected_of_the_job(store: AnyStore) -> None:
     for number in range(2):
         admit(store, f"job-{number}")
     tenures(store, "worker-0", HOUR_MS, 2)
@@ -419,7 +420,7 @@ def test_a_claim_whose_answer_was_lost_is_made_again_whatever_is_suspected_of_th
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_that_stalls_comes_back_at_the_very_moment_that_its_delay_is_over(store):
+def test_a_job_that_stalls_comes_back_at_the_very_moment_that_its_delay_is_over(store: AnyStore) -> None:
     clock = Clock(store)
     admit(store)
     tenures(store, "worker-0", HOUR_MS, 1)
@@ -434,7 +435,7 @@ def test_a_job_that_stalls_comes_back_at_the_very_moment_that_its_delay_is_over(
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_claim_takes_no_more_than_it_asks_for_whatever_is_suspected(store):
+def test_a_claim_takes_no_more_than_it_asks_for_whatever_is_suspected(store: AnyStore) -> None:
     for number in range(6):
         admit(store, f"job-{number}")
     tenures(store, "worker-0", HOUR_MS, 3)

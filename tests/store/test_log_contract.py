@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import pytest
+from databases import AnyStore
 from steps import IDENTITY, Writer, admit, digest, envelope, events_of, step_events, write
 
 from decodelog.fsm.errors import IdempotencyConflict, JobNameTaken, MisformedAppend, UnknownJob
 from decodelog.fsm.machine.events import CallFailed, OutputCommitted, RequestFailed
 from decodelog.fsm.machine.states import Status
-from decodelog.fsm.ports import EMPTY_HEAD, Admission, AppendResult, Head, Outcome
+from decodelog.fsm.ports import EMPTY_HEAD, Admission, Append, AppendResult, Head, JobRow, Outcome, Record
 
 
-def contents(store, job="job-1"):
+def contents(store: AnyStore, job: str = "job-1") -> tuple[JobRow, list[Record]]:
     """Everything that a refused append must not change."""
     return store.row(job), list(store.read(job))
 
 
-def outcomes(results):
+def outcomes(results: Sequence[AppendResult]) -> list[Outcome]:
     return [result.outcome for result in results]
 
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-5")
-def test_what_was_appended_is_read_back_in_order_and_equal(store):
+def test_what_was_appended_is_read_back_in_order_and_equal(store: AnyStore) -> None:
     writer = admit(store)
     appends = []
     for drawn in (False, True, False):
@@ -42,7 +45,7 @@ def test_what_was_appended_is_read_back_in_order_and_equal(store):
 
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
-def test_an_append_in_two_halves_is_seen_after_the_second_which_any_thread_may_do(store):
+def test_an_append_in_two_halves_is_seen_after_the_second_which_any_thread_may_do(store: AnyStore) -> None:
     writers = [admit(store, f"job-{number}") for number in range(3)]
     before = [contents(store, writer.job) for writer in writers]
     durable = store.begin([writer.step() for writer in writers])
@@ -55,7 +58,7 @@ def test_an_append_in_two_halves_is_seen_after_the_second_which_any_thread_may_d
 
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
-def test_an_append_whose_second_half_is_dropped_leaves_no_trace_and_keeps_no_one_waiting(store):
+def test_an_append_whose_second_half_is_dropped_leaves_no_trace_and_keeps_no_one_waiting(store: AnyStore) -> None:
     writer = admit(store)
     before = contents(store)
     durable = store.begin([writer.step("lost")])
@@ -66,7 +69,7 @@ def test_an_append_whose_second_half_is_dropped_leaves_no_trace_and_keeps_no_one
 
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
-def test_a_batch_of_which_one_is_refused_takes_the_others_in_two_halves_too(store):
+def test_a_batch_of_which_one_is_refused_takes_the_others_in_two_halves_too(store: AnyStore) -> None:
     one, two = admit(store, "job-1"), admit(store, "job-2")
     store.append([one.step("first")])
     results = store.begin([one.step("other"), two.step()])()
@@ -74,7 +77,7 @@ def test_a_batch_of_which_one_is_refused_takes_the_others_in_two_halves_too(stor
 
 
 @pytest.mark.contract("LOG-3")
-def test_the_chain_is_the_declared_digest_of_everything_before(store):
+def test_the_chain_is_the_declared_digest_of_everything_before(store: AnyStore) -> None:
     from decodelog.store.log.codec import encode
 
     write(store, admit(store), 3)
@@ -88,7 +91,7 @@ def test_the_chain_is_the_declared_digest_of_everything_before(store):
 
 
 @pytest.mark.contract("LOG-1", "LOG-4")
-def test_one_batch_appends_for_many_jobs_and_twice_for_one(store):
+def test_one_batch_appends_for_many_jobs_and_twice_for_one(store: AnyStore) -> None:
     writers = [admit(store, f"job-{number}") for number in range(5)]
     batch = [writer.step() for writer in writers]
     ahead = [writers[0].at(AppendResult(*store.append([batch[0]])[0]).head)]
@@ -110,7 +113,7 @@ def test_one_batch_appends_for_many_jobs_and_twice_for_one(store):
         assert Head(newest.last, newest.chain) == store.row(f"job-{number}").head
 
 
-def predicted(writer: Writer, append) -> Writer:
+def predicted(writer: Writer, append: Append) -> Writer:
     """The writer after an append that was not sent yet, by the declared digest."""
     from decodelog.store.log.codec import encode
 
@@ -121,7 +124,7 @@ def predicted(writer: Writer, append) -> Writer:
 
 
 @pytest.mark.contract("LOG-1")
-def test_the_same_append_again_is_a_duplicate_with_its_own_head(store):
+def test_the_same_append_again_is_a_duplicate_with_its_own_head(store: AnyStore) -> None:
     start = admit(store)
     first = start.step()
     (one,) = store.append([first])
@@ -133,7 +136,7 @@ def test_the_same_append_again_is_a_duplicate_with_its_own_head(store):
 
 
 @pytest.mark.contract("LOG-1")
-def test_a_conflict_names_what_differs(store):
+def test_a_conflict_names_what_differs(store: AnyStore) -> None:
     start = admit(store)
     store.append([start.step()])
     kept = contents(store)
@@ -155,7 +158,7 @@ def test_a_conflict_names_what_differs(store):
 
 
 @pytest.mark.contract("LOG-1")
-def test_a_head_that_the_log_never_had_is_stale(store):
+def test_a_head_that_the_log_never_had_is_stale(store: AnyStore) -> None:
     start = admit(store)
     writer = write(store, start, 2)
     kept = contents(store)
@@ -174,7 +177,8 @@ def test_a_head_that_the_log_never_had_is_stale(store):
     assert contents(store) == kept
 
 
-WRONG = {
+NO_NUMBER: Any = object()
+WRONG: dict[str, tuple[Outcome, Callable[[Writer], Writer]]] = {
     "sequence": (Outcome.STALE, lambda writer: replace(writer, head=Head(writer.head.sequence + 1, writer.head.chain))),
     "chain": (Outcome.STALE, lambda writer: replace(writer, head=Head(writer.head.sequence, digest("another")))),
     "old fence": (Outcome.FENCED, lambda writer: replace(writer, fence=writer.fence - 1)),
@@ -185,7 +189,7 @@ WRONG = {
 @pytest.mark.contract("LOG-1", "LOG-2")
 @pytest.mark.parametrize("end", ["step", "last_step"])
 @pytest.mark.parametrize("wrong", WRONG)
-def test_each_condition_alone_refuses_an_append_that_is_right_otherwise(store, wrong, end):
+def test_each_condition_alone_refuses_an_append_that_is_right_otherwise(store: AnyStore, wrong: str, end: str) -> None:
     """One append in its batch, which is what databases do at their fastest."""
     writer = admit(store)
     store.claim("worker-1", 60_000, 1)
@@ -199,14 +203,14 @@ def test_each_condition_alone_refuses_an_append_that_is_right_otherwise(store, w
 
 @pytest.mark.contract("FSM-9", "LOG-1")
 @pytest.mark.parametrize("end", ["step", "last_step"])
-def test_the_end_alone_refuses_an_append_that_is_right_otherwise(store, end):
+def test_the_end_alone_refuses_an_append_that_is_right_otherwise(store: AnyStore, end: str) -> None:
     start = admit(store)
     (closed,) = store.append([start.last_step()])
     assert outcomes(store.append([getattr(start.at(closed.head), end)()])) == [Outcome.TERMINAL]
 
 
 @pytest.mark.contract("LOG-1", "LOG-7")
-def test_only_the_fence_of_the_newest_claim_appends(store):
+def test_only_the_fence_of_the_newest_claim_appends(store: AnyStore) -> None:
     zombie = admit(store)
     (claim,) = store.claim("worker-1", 60_000, 10)
     owner = replace(zombie, fence=claim.fence)
@@ -217,7 +221,7 @@ def test_only_the_fence_of_the_newest_claim_appends(store):
 
 
 @pytest.mark.contract("LOG-1", "LOG-7")
-def test_what_an_old_fence_already_appended_stays_its_duplicate(store):
+def test_what_an_old_fence_already_appended_stays_its_duplicate(store: AnyStore) -> None:
     zombie = admit(store)
     (one,) = store.append([zombie.step()])
     store.claim("worker-1", 60_000, 10)
@@ -229,7 +233,7 @@ def test_what_an_old_fence_already_appended_stays_its_duplicate(store):
 
 
 @pytest.mark.contract("FSM-9", "LOG-1")
-def test_nothing_is_appended_after_the_end(store):
+def test_nothing_is_appended_after_the_end(store: AnyStore) -> None:
     start = admit(store)
     end = start.last_step()
     (closed,) = store.append([end])
@@ -244,7 +248,7 @@ def test_nothing_is_appended_after_the_end(store):
 
 
 @pytest.mark.contract("FSM-9", "LOG-7")
-def test_fenced_and_late_appends_are_recorded_with_their_reason_and_nothing_else_is(store):
+def test_fenced_and_late_appends_are_recorded_with_their_reason_and_nothing_else_is(store: AnyStore) -> None:
     start = admit(store)
     (claim,) = store.claim("worker-1", 60_000, 10)
     fenced = start.step()
@@ -265,7 +269,7 @@ def test_fenced_and_late_appends_are_recorded_with_their_reason_and_nothing_else
 
 
 @pytest.mark.contract("LOG-1")
-def test_an_append_to_no_job_is_unknown(store):
+def test_an_append_to_no_job_is_unknown(store: AnyStore) -> None:
     nobody = Writer("nobody", EMPTY_HEAD)
     assert store.append([nobody.step()]) == [AppendResult(Outcome.UNKNOWN, EMPTY_HEAD, "there is no job nobody")]
     assert store.rows() == []
@@ -273,7 +277,7 @@ def test_an_append_to_no_job_is_unknown(store):
 
 
 @pytest.mark.contract("LOG-1", "LOG-4")
-def test_a_refused_append_does_not_keep_the_others_from_being_appended(store):
+def test_a_refused_append_does_not_keep_the_others_from_being_appended(store: AnyStore) -> None:
     writers = [admit(store, f"job-{number}") for number in range(6)]
     store.append([writers[1].last_step(), writers[2].step()])
     batch = [
@@ -307,10 +311,12 @@ def test_a_refused_append_does_not_keep_the_others_from_being_appended(store):
         ({"expected": Head(1, b"")}, "its key and chain have 32 and 0 bytes, not 32"),
         ({"status": Status.CLOSED}, "its status is CLOSED and its finish is None"),
         ({"finish": "length"}, "its status is PENDING and its finish is length"),
-        ({"entries": (OutputCommitted(object(), b""),)}, "an event cannot be written"),
+        ({"entries": (OutputCommitted(NO_NUMBER, b""),)}, "an event cannot be written"),
     ],
 )
-def test_an_append_that_no_log_could_hold_is_refused_before_any_of_its_batch(store, changes, reason):
+def test_an_append_that_no_log_could_hold_is_refused_before_any_of_its_batch(
+    store: AnyStore, changes: dict[str, Any], reason: str
+) -> None:
     writer, other = admit(store), admit(store, "job-2")
     with pytest.raises(MisformedAppend) as problem:
         store.append([other.step(), writer.step(**changes)])
@@ -323,7 +329,7 @@ def test_an_append_that_no_log_could_hold_is_refused_before_any_of_its_batch(sto
 
 
 @pytest.mark.contract("ENV-8")
-def test_an_admitted_job_is_there_with_its_first_event(store):
+def test_an_admitted_job_is_there_with_its_first_event(store: AnyStore) -> None:
     assert store.admit("job-1", IDENTITY, "smollm2", 5, envelope("job-1"), "key-1") == Admission("job-1", True)
     row = store.row("job-1")
     assert (row.job, row.identity, row.model, row.idempotency_key) == ("job-1", IDENTITY, "smollm2", "key-1")
@@ -335,7 +341,7 @@ def test_an_admitted_job_is_there_with_its_first_event(store):
 
 
 @pytest.mark.contract("ENV-8")
-def test_the_same_key_and_request_attach_to_the_job_running_or_finished(store):
+def test_the_same_key_and_request_attach_to_the_job_running_or_finished(store: AnyStore) -> None:
     writer = admit(store, "job-1", "key-1")
     attach = ("job-2", IDENTITY, "scripted", 5, envelope("job-2"), "key-1")
     assert store.admit(*attach) == Admission("job-1", False)
@@ -345,7 +351,7 @@ def test_the_same_key_and_request_attach_to_the_job_running_or_finished(store):
 
 
 @pytest.mark.contract("ENV-8")
-def test_the_same_key_and_another_request_is_a_conflict_that_writes_nothing(store):
+def test_the_same_key_and_another_request_is_a_conflict_that_writes_nothing(store: AnyStore) -> None:
     admit(store, "job-1", "key-1")
     with pytest.raises(IdempotencyConflict) as problem:
         store.admit("job-2", "b" * 64, "scripted", 5, envelope("job-2"), "key-1")
@@ -355,7 +361,7 @@ def test_the_same_key_and_another_request_is_a_conflict_that_writes_nothing(stor
 
 
 @pytest.mark.contract("ENV-8")
-def test_a_name_is_taken_once_and_jobs_without_a_key_do_not_meet(store):
+def test_a_name_is_taken_once_and_jobs_without_a_key_do_not_meet(store: AnyStore) -> None:
     admit(store, "job-1")
     admit(store, "job-2")
     assert store.admit("job-1", IDENTITY, "scripted", 5, envelope("job-1"), None) == Admission("job-1", False)
@@ -370,7 +376,7 @@ def test_a_name_is_taken_once_and_jobs_without_a_key_do_not_meet(store):
 
 
 @pytest.mark.contract("LOG-2", "OUT-7")
-def test_reading_from_any_sequence_gives_exactly_the_rest(store):
+def test_reading_from_any_sequence_gives_exactly_the_rest(store: AnyStore) -> None:
     """More than two anchors' worth of events, so that reading begins before, at and after them."""
     write(store, admit(store), 50)
     records = list(store.read("job-1"))
@@ -380,7 +386,7 @@ def test_reading_from_any_sequence_gives_exactly_the_rest(store):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_reader_sees_the_log_as_it_was_when_it_began(store):
+def test_a_reader_sees_the_log_as_it_was_when_it_began(store: AnyStore) -> None:
     writer = write(store, admit(store), 2)
     reading = store.read("job-1")
     write(store, writer, 2)
@@ -388,14 +394,14 @@ def test_a_reader_sees_the_log_as_it_was_when_it_began(store):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_job_that_is_not_there_is_a_typed_error(store):
+def test_a_job_that_is_not_there_is_a_typed_error(store: AnyStore) -> None:
     for ask in (store.row, store.read, store.refusals):
         with pytest.raises(UnknownJob, match="there is no job nobody"):
             ask("nobody")
 
 
 @pytest.mark.contract("LOG-1")
-def test_the_listing_follows_the_appends(store):
+def test_the_listing_follows_the_appends(store: AnyStore) -> None:
     writer = write(store, admit(store, "job-1"), 2)
     admit(store, "job-2")
     failed = RequestFailed("numeric_fault", "a score is NaN")
@@ -409,6 +415,6 @@ def test_the_listing_follows_the_appends(store):
 
 
 @pytest.mark.contract("LOG-2")
-def test_closing_twice_is_closing_once(store):
+def test_closing_twice_is_closing_once(store: AnyStore) -> None:
     store.close()
     store.close()

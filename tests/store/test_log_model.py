@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from databases import Server
+from databases import AnyStore, Server
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from steps import IDENTITY, Writer, digest, envelope
 
 from decodelog.fsm.errors import Problem
-from decodelog.fsm.ports import EMPTY_HEAD, Append, Caution, Command, Head
+from decodelog.fsm.ports import EMPTY_HEAD, Append, Caution, Command, Head, JobRow
+from decodelog.store.appending.refusals import Refusal
 from decodelog.store.database import schema
 from decodelog.store.engine import open_store
 from decodelog.store.log.sealed import seal
@@ -36,7 +40,7 @@ COMMANDS = st.sampled_from(["a", "b", "c"])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def empty_database(tmp_path_factory):
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A file with the schema, made once and copied for each example."""
     file = tmp_path_factory.mktemp("model") / "empty.db"
     schema.upgrade(f"sqlite:///{file}")
@@ -44,12 +48,12 @@ def empty_database(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def server(postgres_server):
+def server(postgres_server: Server) -> None:
     """One database of a real server, emptied for each example."""
     StoresAgreeOnPostgres.server = postgres_server
 
 
-def answer(ask):
+def answer(ask: Callable[[], object]) -> object:
     """What a call returned, or how it failed; times are not compared."""
     try:
         return ask()
@@ -63,28 +67,28 @@ class StoresAgree(RuleBasedStateMachine):
     empty: Path
     offers = Bundle("offers")
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.model = MemoryStore()
         self.store = open_store(self.emptied())
 
-    def emptied(self):
+    def emptied(self) -> str:
         """The URL of a database with the schema and nothing in it."""
         shutil.copy(self.empty, self.folder / "decodelog.db")
         return f"sqlite:///{self.folder / 'decodelog.db'}"
 
-    def teardown(self):
+    def teardown(self) -> None:
         assert audit_rows(self.store).ok
         self.store.close()
         shutil.rmtree(self.folder)
 
-    def both(self, ask):
+    def both(self, ask: Callable[[AnyStore], object]) -> object:
         expected, found = answer(lambda: ask(self.model)), answer(lambda: ask(self.store))
         assert found == expected
         return expected
 
-    def heads(self, job):
+    def heads(self, job: str) -> list[Head]:
         """Every head that the log has had."""
         if job not in [row.job for row in self.model.rows()]:
             return [EMPTY_HEAD]
@@ -94,27 +98,27 @@ class StoresAgree(RuleBasedStateMachine):
         return [EMPTY_HEAD, *[Head(record.last, record.chain) for record in self.model.read(job)]]
 
     @initialize()
-    def two_jobs_one_of_them_claimed(self):
+    def two_jobs_one_of_them_claimed(self) -> None:
         self.admit("job-1", "key-1", IDENTITY)
         self.claim("worker-1", 1, [], None)
         self.admit("job-2", None, IDENTITY)
 
     @rule(job=JOBS, key=KEYS, identity=IDENTITIES)
-    def admit(self, job, key, identity):
+    def admit(self, job: str, key: str | None, identity: str) -> None:
         self.both(lambda store: store.admit(job, identity, "scripted", 5, envelope(job), key))
 
     @rule(target=offers, wanted=st.lists(st.tuples(JOBS, MISTAKES, ENDS), min_size=1, max_size=3))
-    def append(self, wanted):
+    def append(self, wanted: list[tuple[str, str, str]]) -> Any:
         """A batch of appends that are right, or wrong in one of the ways that there are."""
         batch = [self.offer(*one) for one in wanted]
         self.both(lambda store: store.append(batch))
         return multiple(*batch)
 
     @rule(batch=st.lists(offers, min_size=1, max_size=4))
-    def append_again(self, batch: list[Append]):
+    def append_again(self, batch: list[Append]) -> None:
         self.both(lambda store: store.append(batch))
 
-    def offer(self, job, mistake, end):
+    def offer(self, job: str, mistake: str, end: str) -> Append:
         heads = self.heads(job)
         fences = [row.fence for row in self.model.rows() if row.job == job]
         back = min({"late": 1, "later": 2}.get(mistake, 0), len(heads) - 1)
@@ -127,10 +131,11 @@ class StoresAgree(RuleBasedStateMachine):
             return writer.step(expected=Head(head.sequence + 1, head.chain))
         if mistake == "other":
             return replace(writer, head=heads[max(-2, -len(heads))]).step("other")
-        return getattr(writer, end)()
+        offered: Append = getattr(writer, end)()
+        return offered
 
     @rule(job=JOBS, after=st.integers(0, 30))
-    def read(self, job, after):
+    def read(self, job: str, after: int) -> None:
         self.both(lambda store: list(store.read(job, after)))
 
     @rule(
@@ -142,14 +147,16 @@ class StoresAgree(RuleBasedStateMachine):
             [None, Caution(0, 0), Caution(1, 0), Caution(1, HOUR_MS), Caution(1, HOUR_MS, asked=True)]
         ),
     )
-    def claim(self, worker, limit, dead, jobs, caution=None):
+    def claim(
+        self, worker: str, limit: int, dead: list[str], jobs: set[str] | None, caution: Caution | None = None
+    ) -> None:
         self.both(lambda store: store.claim(worker, HOUR_MS, limit, jobs, dead, caution=caution))
 
     @rule(job=JOBS)
-    def seal(self, job):
+    def seal(self, job: str) -> None:
         """The rows are the model's, which are the database's too."""
 
-        def sealed_by(store):
+        def sealed_by(store: AnyStore) -> bool:
             row, rows = store.row(job), [row for log in self.model.logs(job) for row in log.rows]
             one = rows[0] if rows[0].sealed or rows[0].erased else seal(row.head, rows, list(store.read(job)), False)
             return store.seal(job, row.head, one)
@@ -157,33 +164,33 @@ class StoresAgree(RuleBasedStateMachine):
         self.both(sealed_by)
 
     @rule(job=JOBS)
-    def erase(self, job):
+    def erase(self, job: str) -> None:
         self.both(lambda store: store.erase(job))
 
     @rule()
-    def due(self):
+    def due(self) -> None:
         self.both(lambda store: (store.unsealed(0), store.past_retention()))
 
     @rule(worker=WORKERS)
-    def heartbeat(self, worker):
+    def heartbeat(self, worker: str) -> None:
         self.both(lambda store: store.heartbeat(worker, HOUR_MS))
 
     @rule(worker=WORKERS, jobs=st.none() | st.sets(JOBS))
-    def release(self, worker, jobs):
+    def release(self, worker: str, jobs: set[str] | None) -> None:
         self.both(lambda store: store.release(worker, jobs))
 
     @rule(command=COMMANDS, job=JOBS)
-    def post(self, command, job):
+    def post(self, command: str, job: str) -> None:
         self.both(lambda store: store.post(Command(command, job, "cancel")))
 
     @rule(command=COMMANDS, outcome=st.sampled_from(["closed", "terminal"]))
-    def settle(self, command, outcome):
+    def settle(self, command: str, outcome: str) -> None:
         self.both(lambda store: store.settle(command, outcome))
         self.both(lambda store: store.outcome(command))
 
     @invariant()
-    def same_listing_owners_and_inbox(self):
-        def listing(store):
+    def same_listing_owners_and_inbox(self) -> None:
+        def listing(store: AnyStore) -> list[JobRow]:
             return [timeless(row) for row in store.rows()]
 
         self.both(listing)
@@ -192,15 +199,21 @@ class StoresAgree(RuleBasedStateMachine):
         self.both(lambda store: store.pending({"job-1", "job-2", "job-3"}))
 
     @invariant()
-    def same_logs_and_refusals(self):
+    def same_logs_and_refusals(self) -> None:
         for row in self.model.rows():
-            self.both(lambda store, job=row.job: [refused._replace(refused_ms=0) for refused in store.refusals(job)])
+            self.both(partial(timeless_refusals, row.job))
         self.both(lambda store: [(*log[:3], list(log.rows), log.damage) for log in store.logs()])
 
 
-def timeless(row):
+def timeless_refusals(job: str, store: AnyStore) -> list[Refusal]:
+    return [refused._replace(refused_ms=0) for refused in store.refusals(job)]
+
+
+def timeless(row: JobRow) -> JobRow:
     """A listing with the clock left out: only whether there is a time."""
-    times = {name: None if getattr(row, name) is None else 0 for name in ("ended_ms", "sealed_ms", "erased_ms")}
+    times: dict[str, Any] = {
+        name: None if getattr(row, name) is None else 0 for name in ("ended_ms", "sealed_ms", "erased_ms")
+    }
     return replace(row, created_ms=0, lease_until_ms=None, **times)
 
 
@@ -209,7 +222,7 @@ class StoresAgreeOnPostgres(StoresAgree):
 
     server: Server
 
-    def emptied(self):
+    def emptied(self) -> str:
         return self.server.clear()
 
 
@@ -217,11 +230,9 @@ StoresAgree.TestCase.settings = settings(max_examples=30, stateful_step_count=30
 StoresAgreeOnPostgres.TestCase.settings = settings(max_examples=10, stateful_step_count=30)
 
 
-@pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "LOG-9", "FSM-9")
-class TestStoresAgree(StoresAgree.TestCase):
-    pass
+TestStoresAgree = pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "LOG-9", "FSM-9")(StoresAgree.TestCase)
 
 
-@pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "LOG-9", "FSM-9")
-class TestStoresAgreeOnPostgres(StoresAgreeOnPostgres.TestCase):
-    pass
+TestStoresAgreeOnPostgres = pytest.mark.contract("LOG-1", "LOG-2", "LOG-7", "LOG-8", "LOG-9", "FSM-9")(
+    StoresAgreeOnPostgres.TestCase
+)

@@ -8,10 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from databases import AnyStore
 from steps import IDENTITY, Writer, admit, envelope, step_events
 
 from decodelog.fsm.errors import IdempotencyConflict
@@ -20,12 +24,12 @@ from decodelog.store.engine import open_store
 from decodelog.store.reading.audit import audit_rows
 
 
-def together(*works):
+def together(*works: Callable[[], object]) -> list[Any]:
     """Run each in a thread of its own, from the same moment on; what they returned."""
     start = threading.Barrier(len(works))
-    results = [None] * len(works)
+    results: list[object] = [None] * len(works)
 
-    def run(index, work):
+    def run(index: int, work: Callable[[], object]) -> None:
         start.wait()
         results[index] = work()
 
@@ -38,7 +42,7 @@ def together(*works):
 
 
 @pytest.fixture
-def stores(store_url, store):
+def stores(store_url: str, store: AnyStore) -> Iterator[list[AnyStore]]:
     """Three stores over one database, or the one in memory three times."""
     others = [store, store] if store_url == "memory://" else [open_store(store_url), open_store(store_url)]
     yield [store, *others]
@@ -47,13 +51,13 @@ def stores(store_url, store):
 
 
 @pytest.mark.contract("LOG-1", "LOG-2")
-def test_of_different_appends_at_one_place_exactly_one_is_taken(stores):
+def test_of_different_appends_at_one_place_exactly_one_is_taken(stores: list[AnyStore]) -> None:
     writers = [admit(stores[0], f"job-{number}") for number in range(4)]
     for turn in range(8):
         # Each in another order, so that they meet in the middle.
         batches = [[writers[(index + shift) % 4].step(f"by {shift}") for index in range(4)] for shift in range(3)]
         results = together(*[lambda s=s, b=b: s.append(b) for s, b in zip(stores, batches, strict=True)])
-        outcomes = {}
+        outcomes: dict[str, list[Outcome]] = {}
         for batch, answers in zip(batches, results, strict=True):
             for append, answer in zip(batch, answers, strict=True):
                 outcomes.setdefault(append.job, []).append(answer.outcome)
@@ -64,7 +68,7 @@ def test_of_different_appends_at_one_place_exactly_one_is_taken(stores):
 
 
 @pytest.mark.contract("LOG-1", "LOG-2")
-def test_of_equal_appends_exactly_one_is_taken_and_the_others_are_its_duplicates(stores):
+def test_of_equal_appends_exactly_one_is_taken_and_the_others_are_its_duplicates(stores: list[AnyStore]) -> None:
     writer = admit(stores[0])
     for _ in range(8):
         append = writer.step()
@@ -76,12 +80,12 @@ def test_of_equal_appends_exactly_one_is_taken_and_the_others_are_its_duplicates
 
 
 @pytest.mark.contract("LOG-7")
-def test_an_append_that_races_with_a_claim_is_taken_before_it_or_fenced(stores):
+def test_an_append_that_races_with_a_claim_is_taken_before_it_or_fenced(stores: list[AnyStore]) -> None:
     writers = [admit(stores[0], f"job-{number}") for number in range(20)]
     for writer in writers:
         (result,), claims = together(
-            lambda w=writer: stores[0].append([w.step()]),
-            lambda w=writer: stores[1].claim("worker-2", 60_000, 1, jobs=[w.job]),
+            partial(stores[0].append, [writer.step()]),
+            partial(stores[1].claim, "worker-2", 60_000, 1, jobs=[writer.job]),
         )
         # PostgreSQL's claim skips a row that is just being appended to.
         expected = {Outcome.APPENDED} if not claims else {Outcome.APPENDED, Outcome.FENCED}
@@ -91,7 +95,7 @@ def test_an_append_that_races_with_a_claim_is_taken_before_it_or_fenced(stores):
 
 
 @pytest.mark.contract("ENV-8")
-def test_submissions_under_one_key_end_in_one_job(stores):
+def test_submissions_under_one_key_end_in_one_job(stores: list[AnyStore]) -> None:
     for turn in range(5):
         names = [f"job-{turn}-{index}" for index in range(3)]
         submit = [
@@ -105,8 +109,8 @@ def test_submissions_under_one_key_end_in_one_job(stores):
 
 
 @pytest.mark.contract("ENV-8")
-def test_of_different_requests_under_one_key_one_is_admitted_and_the_others_are_refused(stores):
-    def submit(store, index):
+def test_of_different_requests_under_one_key_one_is_admitted_and_the_others_are_refused(stores: list[AnyStore]) -> None:
+    def submit(store: AnyStore, index: int) -> bool | str:
         try:
             return store.admit(f"job-{index}", str(index) * 64, "scripted", 5, envelope(f"job-{index}"), "key").created
         except IdempotencyConflict:
@@ -138,7 +142,7 @@ while True:
 CHILD_NAME = "a child that is killed"
 
 
-def gone_from(url):
+def gone_from(url: str) -> None:
     """Wait until PostgreSQL is no longer at the transaction of the child, which it may be after that is gone."""
     if not url.startswith("postgresql"):
         return
@@ -150,7 +154,7 @@ def gone_from(url):
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
 @pytest.mark.parametrize("delay_ms", [0, 1, 3, 7, 13])
-def test_a_process_killed_while_it_appends_leaves_the_old_log_or_the_new_one(database_url, delay_ms):
+def test_a_process_killed_while_it_appends_leaves_the_old_log_or_the_new_one(database_url: str, delay_ms: int) -> None:
     """Never a mixture: the three jobs of a batch stand at one step, and it is the acknowledged one or the next."""
     store = open_store(database_url)
     for number in range(3):
@@ -158,6 +162,7 @@ def test_a_process_killed_while_it_appends_leaves_the_old_log_or_the_new_one(dat
     command = [sys.executable, "-c", CHILD, database_url, str(Path(__file__).parent)]
     named = os.environ | {"PGAPPNAME": CHILD_NAME}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=named) as child:
+        assert child.stdout is not None
         acknowledged = [child.stdout.readline() for _ in range(5)]
         time.sleep(delay_ms / 1000)
         os.kill(child.pid, signal.SIGKILL)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+from databases import AnyStore, database_store
 from sqlalchemy import event
 from sqlalchemy.exc import TimeoutError
 from steps import Writer, admit, write
@@ -17,18 +20,19 @@ from decodelog.fsm.ports import Outcome
 from decodelog.store.appending import postgres_log, sqlite_log
 from decodelog.store.appending.offer import offer
 from decodelog.store.appending.sqlite_log import END, MOVE
+from decodelog.store.database.connection import Database
 from decodelog.store.engine import open_store
 
 
-def step(store, writers):
+def step(store: AnyStore, writers: list[Writer]) -> list[Writer]:
     results = store.append([writer.step() for writer in writers])
     assert {result.outcome for result in results} == {Outcome.APPENDED}
     return [writer.at(result.head) for writer, result in zip(writers, results, strict=True)]
 
 
 @pytest.mark.contract("LOG-2")
-def test_every_sqlite_connection_syncs_each_commit_to_a_write_ahead_log(sqlite_url):
-    store = open_store(sqlite_url, busy_timeout_ms=1234)
+def test_every_sqlite_connection_syncs_each_commit_to_a_write_ahead_log(sqlite_url: str) -> None:
+    store = database_store(sqlite_url, busy_timeout_ms=1234)
     with store._database.single() as one, store._database.transaction() as two:
         for connection in (one, two):
             settings = [
@@ -40,8 +44,8 @@ def test_every_sqlite_connection_syncs_each_commit_to_a_write_ahead_log(sqlite_u
 
 
 @pytest.mark.contract("LOG-2", "LOG-4")
-def test_a_batch_is_one_immediate_transaction_in_sqlite(sqlite_url):
-    store = open_store(sqlite_url)
+def test_a_batch_is_one_immediate_transaction_in_sqlite(sqlite_url: str) -> None:
+    store = database_store(sqlite_url)
     writers = step(store, [admit(store, f"job-{number}") for number in range(10)])
     statements = []
     transaction = store._database.driver.begin()
@@ -60,14 +64,15 @@ def test_a_batch_is_one_immediate_transaction_in_sqlite(sqlite_url):
 
 @pytest.mark.contract("LOG-2", "LOG-4")
 @pytest.mark.parametrize("jobs", [1, 10])
-def test_a_batch_is_one_round_trip_to_postgresql(postgres_url, jobs):
+def test_a_batch_is_one_round_trip_to_postgresql(postgres_url: str, jobs: int) -> None:
     """Counted in the protocol: the client asks the server to answer (Sync) once, and it is ready again once."""
-    store = open_store(postgres_url)
+    store = database_store(postgres_url)
     writers = [admit(store, f"job-{number}") for number in range(jobs)]
     for _ in range(8):  # until the driver has prepared the statement
         writers = step(store, writers)
     with store._database.single() as connection:
-        protocol = connection.connection.dbapi_connection.pgconn
+        driver: Any = connection.connection.dbapi_connection
+        protocol = driver.pgconn
     with tempfile.TemporaryFile("w+") as trace:
         protocol.trace(trace.fileno())
         step(store, writers)
@@ -82,11 +87,13 @@ def test_a_batch_is_one_round_trip_to_postgresql(postgres_url, jobs):
 
 
 @pytest.mark.contract("LOG-2")
-def test_an_append_that_finds_every_connection_in_use_is_a_typed_error(sqlite_url, monkeypatch):
-    store = open_store(sqlite_url)
+def test_an_append_that_finds_every_connection_in_use_is_a_typed_error(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = database_store(sqlite_url)
     writer = admit(store)
 
-    def exhausted():
+    def exhausted() -> None:
         raise TimeoutError("QueuePool limit of size 5 overflow 10 reached")
 
     monkeypatch.setattr(store._database.driver, "_engine", SimpleNamespace(raw_connection=exhausted))
@@ -100,11 +107,11 @@ def test_an_append_that_finds_every_connection_in_use_is_a_typed_error(sqlite_ur
 
 
 @pytest.mark.contract("LOG-2", "LOG-4")
-def test_an_append_to_postgresql_looks_its_jobs_up_one_by_one(postgres_url):
+def test_an_append_to_postgresql_looks_its_jobs_up_one_by_one(postgres_url: str) -> None:
     """However many live jobs there are: a plan that holds each offer against each of them costs their product."""
-    store = open_store(postgres_url)
+    store = database_store(postgres_url)
     writers = [admit(store, f"job-{number}") for number in range(20)]
-    appender = store._appender
+    appender: Any = store._appender
     with store._database.single() as connection:
         connection.exec_driver_sql(
             "INSERT INTO jobs (job, identity, model, created_ms, prompt, status, output, sequence, chain, tail, fence) "
@@ -112,9 +119,9 @@ def test_an_append_to_postgresql_looks_its_jobs_up_one_by_one(postgres_url):
             "FROM jobs, generate_series(1, 3000) AS n WHERE job = 'job-0'"
         )
         connection.exec_driver_sql("ANALYZE jobs")
-    plans = []
+    plans: list[str] = []
 
-    def explained(statement, parameters):
+    def explained(statement: str, parameters: Any) -> list[tuple[int, None]]:
         with store._database.single() as connection:
             plans.extend(line for (line,) in connection.exec_driver_sql(f"EXPLAIN {statement}", parameters))
             return [(place, None) for place in range(1, 21)]
@@ -127,12 +134,12 @@ def test_an_append_to_postgresql_looks_its_jobs_up_one_by_one(postgres_url):
     store.close()
 
 
-def fake_single(database, execute):
+def fake_single(database: Database, execute: Callable[[str, Any], object]) -> Any:
     """`Database.single`, whose first connection only explains what it is given."""
     real = type(database).single
 
     @contextmanager
-    def single(self):
+    def single(self: Database) -> Iterator[SimpleNamespace]:
         with patch.object(type(database), "single", real):
             yield SimpleNamespace(exec_driver_sql=execute)
 
@@ -140,9 +147,9 @@ def fake_single(database, execute):
 
 
 @pytest.mark.contract("LOG-7")
-def test_what_is_asked_of_owners_reads_their_jobs_and_no_others(database_url):
+def test_what_is_asked_of_owners_reads_their_jobs_and_no_others(database_url: str) -> None:
     """However many jobs wait: heartbeats, releases and the search for who is gone, as each database plans them."""
-    store = open_store(database_url)
+    store = database_store(database_url)
     admit(store, "job-0")
     columns = "identity, model, created_ms, prompt, status, output, sequence, chain, tail, fence"
     numbers = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 3000)"
@@ -151,9 +158,12 @@ def test_what_is_asked_of_owners_reads_their_jobs_and_no_others(database_url):
             f"INSERT INTO jobs (job, {columns}) {numbers} SELECT 'other-' || n, {columns} FROM jobs, numbers"
         )
     store.claim("worker", 60_000, 8)
-    explain, plans = "EXPLAIN" if database_url.startswith("postgres") else "EXPLAIN QUERY PLAN", []
+    explain = "EXPLAIN" if database_url.startswith("postgres") else "EXPLAIN QUERY PLAN"
+    plans: list[str] = []
 
-    def explained(connection, cursor, statement, parameters, context, many):
+    def explained(
+        connection: Any, cursor: object, statement: str, parameters: Any, context: object, many: bool
+    ) -> None:
         if " jobs" in statement:
             with closing(connection.connection.dbapi_connection.cursor()) as beside:
                 beside.execute(f"{explain} {statement}", parameters)
@@ -172,8 +182,8 @@ def test_what_is_asked_of_owners_reads_their_jobs_and_no_others(database_url):
 
 
 @pytest.mark.contract("LOG-7", "LOG-4")
-def test_an_append_touches_no_index_of_sqlites_jobs(sqlite_url):
-    store = open_store(sqlite_url)
+def test_an_append_touches_no_index_of_sqlites_jobs(sqlite_url: str) -> None:
+    store = database_store(sqlite_url)
     with store._database.single() as connection:
         for statement, touched in ((MOVE, False), (END, True)):
             parameters = (None,) * statement.count("?")
@@ -183,9 +193,9 @@ def test_an_append_touches_no_index_of_sqlites_jobs(sqlite_url):
 
 
 @pytest.mark.contract("LOG-7", "LOG-4")
-def test_an_append_touches_no_index_of_postgresqls_jobs(postgres_url):
+def test_an_append_touches_no_index_of_postgresqls_jobs(postgres_url: str) -> None:
     """Its update stays on its page (heap-only), as no indexed column has another value."""
-    store = open_store(postgres_url)
+    store = database_store(postgres_url)
     admit(store)
     ((_, fence, head, *_),) = store.claim("worker", 60_000, 1)
     writer = Writer("job-1", head, fence)
@@ -204,11 +214,13 @@ def test_an_append_touches_no_index_of_postgresqls_jobs(postgres_url):
 
 
 @pytest.mark.contract("LOG-2")
-def test_an_appender_does_not_remember_every_job_that_it_has_ever_appended_to(database_url, monkeypatch):
+def test_an_appender_does_not_remember_every_job_that_it_has_ever_appended_to(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Jobs that somebody else has by now never end here."""
     for module in (postgres_log, sqlite_log):
         monkeypatch.setattr(module, "JOBS_REMEMBERED", 3)
-    store = open_store(database_url)
+    store = database_store(database_url)
     writers = [admit(store, f"job-{number}") for number in range(10)]
     remembered = "_ids" if database_url.startswith("postgres") else "_ends"
     for writer in writers:
@@ -225,13 +237,17 @@ def test_an_appender_does_not_remember_every_job_that_it_has_ever_appended_to(da
 
 
 @pytest.mark.contract("LOG-2", "LOG-4")
-def test_an_appender_to_postgresql_asks_for_the_rows_of_the_jobs_that_it_does_not_know_and_of_no_others(postgres_url):
-    store = open_store(postgres_url)
+def test_an_appender_to_postgresql_asks_for_the_rows_of_the_jobs_that_it_does_not_know_and_of_no_others(
+    postgres_url: str,
+) -> None:
+    store = database_store(postgres_url)
     writers = [admit(store, f"job-{number}") for number in range(4)]
     known = step(store, writers[:1])
-    asked = []
+    asked: list[dict[str, object]] = []
 
-    def seen(connection, cursor, statement, parameters, context, many):
+    def seen(
+        connection: object, cursor: object, statement: str, parameters: dict[str, object], context: object, many: bool
+    ) -> None:
         if "unnest" not in statement:
             asked.append(parameters)
 
@@ -240,16 +256,18 @@ def test_an_appender_to_postgresql_asks_for_the_rows_of_the_jobs_that_it_does_no
     assert [list(given.values()) for given in asked] == [["job-1"]]
     step(store, writers[:2])
     assert len(asked) == 1
-    assert set(store._appender._ids) == {"job-0", "job-1"}
+    appender: Any = store._appender
+    assert set(appender._ids) == {"job-0", "job-1"}
     store.close()
 
 
 @pytest.mark.contract("LOG-2")
-def test_an_append_passes_its_two_points_in_order_and_what_ends_at_the_first_is_not_there(database_url):
+def test_an_append_passes_its_two_points_in_order_and_what_ends_at_the_first_is_not_there(database_url: str) -> None:
     """These are the places at which processes are killed to see that an append is whole or not at all."""
-    passed, killing = [], []
+    passed: list[str] = []
+    killing: list[str] = []
 
-    def at(point):
+    def at(point: str) -> None:
         passed.append(point)
         if point in killing:
             raise KeyboardInterrupt

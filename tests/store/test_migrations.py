@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from alembic import command
@@ -11,7 +12,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from databases import database_store
+from sqlalchemy import CursorResult, inspect, text
 from steps import admit, write
 
 from decodelog.fsm.errors import SchemaMissing, SchemaNewer, SchemaOutdated
@@ -27,25 +29,25 @@ def script_directory() -> ScriptDirectory:
     return ScriptDirectory.from_config(config)
 
 
-def execute(url, statement, **parameters):
+def execute(url: str, statement: str, **parameters: object) -> CursorResult[Any]:
     with connected(url) as database, database.transaction() as connection:
         return connection.execute(text(statement), parameters)
 
 
-def tables(url):
+def tables(url: str) -> set[str]:
     with connected(url, create=True) as database, database.single() as connection:
         return set(inspect(connection).get_table_names())
 
 
 @pytest.mark.contract("LOG-6")
-def test_the_revisions_that_the_code_knows_are_the_migrations():
+def test_the_revisions_that_the_code_knows_are_the_migrations() -> None:
     revisions = [script.revision for script in script_directory().walk_revisions()]
     assert list(reversed(revisions)) == list(schema.REVISIONS)
     assert script_directory().get_current_head() == schema.HEAD
 
 
 @pytest.mark.contract("LOG-6")
-def test_from_empty_to_head_equals_the_metadata(empty_url):
+def test_from_empty_to_head_equals_the_metadata(empty_url: str) -> None:
     assert schema.upgrade(empty_url) == schema.HEAD
     assert schema.current(empty_url) == schema.check(empty_url) == schema.HEAD
     with connected(empty_url) as database, database.single() as connection:
@@ -59,8 +61,8 @@ def test_from_empty_to_head_equals_the_metadata(empty_url):
 
 
 @pytest.mark.contract("LOG-6")
-def test_upgrading_again_changes_nothing_and_keeps_jobs_resumable(database_url):
-    store = open_store(database_url)
+def test_upgrading_again_changes_nothing_and_keeps_jobs_resumable(database_url: str) -> None:
+    store = database_store(database_url)
     writer = write(store, admit(store), 3)
     kept = store.row("job-1"), list(store.read("job-1"))
     assert schema.upgrade(database_url) == schema.HEAD
@@ -70,7 +72,7 @@ def test_upgrading_again_changes_nothing_and_keeps_jobs_resumable(database_url):
 
 
 @pytest.mark.contract("LOG-6")
-def test_a_failed_upgrade_leaves_nothing_behind(empty_url):
+def test_a_failed_upgrade_leaves_nothing_behind(empty_url: str) -> None:
     """A table is in the way of the last one that the migration makes."""
     with connected(empty_url, create=True) as database, database.transaction() as connection:
         connection.execute(text("CREATE TABLE inbox (other INTEGER)"))
@@ -83,13 +85,15 @@ def test_a_failed_upgrade_leaves_nothing_behind(empty_url):
 
 
 @pytest.mark.contract("LOG-6")
-def test_a_failed_upgrade_of_a_filled_database_leaves_its_version_and_jobs(database_url, monkeypatch):
+def test_a_failed_upgrade_of_a_filled_database_leaves_its_version_and_jobs(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if a second migration dropped a table and then failed."""
-    store = open_store(database_url)
+    store = database_store(database_url)
     write(store, admit(store), 2)
     store.close()
 
-    def fail(config, revision):
+    def fail(config: Config, revision: str) -> None:
         connection = config.attributes["connection"]
         connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
         connection.execute(text("DROP TABLE inbox"))
@@ -100,14 +104,14 @@ def test_a_failed_upgrade_of_a_filled_database_leaves_its_version_and_jobs(datab
         with pytest.raises(RuntimeError):
             schema.upgrade(database_url)
     assert schema.check(database_url) == schema.HEAD
-    store = open_store(database_url)
+    store = database_store(database_url)
     assert len(list(store.read("job-1"))) == 3
     assert store.pending(["job-1"]) == []
     store.close()
 
 
 @pytest.mark.contract("LOG-6")
-def test_processes_that_upgrade_at_once_all_find_it_done(empty_url):
+def test_processes_that_upgrade_at_once_all_find_it_done(empty_url: str) -> None:
     code = "import sys; from decodelog.store.database import schema; print(schema.upgrade(sys.argv[1]))"
     command = [sys.executable, "-c", code, empty_url]
     racing = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
@@ -117,7 +121,7 @@ def test_processes_that_upgrade_at_once_all_find_it_done(empty_url):
 
 
 @pytest.mark.contract("LOG-6")
-def test_a_database_without_a_schema_says_how_to_get_one(empty_url):
+def test_a_database_without_a_schema_says_how_to_get_one(empty_url: str) -> None:
     for ask in (schema.check, open_store):
         with pytest.raises(SchemaMissing, match="make it with an upgrade"):
             ask(empty_url)
@@ -127,7 +131,7 @@ def test_a_database_without_a_schema_says_how_to_get_one(empty_url):
 
 
 @pytest.mark.contract("LOG-6")
-def test_an_older_schema_says_how_to_upgrade_it(database_url, monkeypatch):
+def test_an_older_schema_says_how_to_upgrade_it(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = schema.HEAD
     monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "9999"))
     monkeypatch.setattr(schema, "HEAD", "9999")
@@ -138,7 +142,7 @@ def test_an_older_schema_says_how_to_upgrade_it(database_url, monkeypatch):
 
 
 @pytest.mark.contract("LOG-6")
-def test_a_newer_schema_is_left_alone(empty_url):
+def test_a_newer_schema_is_left_alone(empty_url: str) -> None:
     schema.upgrade(empty_url)
     execute(empty_url, "UPDATE alembic_version SET version_num = '0999'")
     for ask in (schema.check, open_store, schema.upgrade):
@@ -149,7 +153,7 @@ def test_a_newer_schema_is_left_alone(empty_url):
 
 
 @pytest.mark.contract("LOG-6")
-def test_opening_a_store_loads_no_migrations(sqlite_url):
+def test_opening_a_store_loads_no_migrations(sqlite_url: str) -> None:
     code = (
         "import sys; from decodelog.store.engine import open_store; open_store(sys.argv[1]).close();"
         "print([name for name in sys.modules if name.startswith(('alembic', 'decodelog.migrations'))])"

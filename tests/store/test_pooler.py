@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
-from pooler import pooled
+from databases import AnyStore, Server, database_store
+from pooler import Pooler, pooled
 from sqlalchemy import text
 from steps import admit, write
 
@@ -20,27 +23,27 @@ LONG_S = 120.0
 
 
 @pytest.fixture
-def through(postgres_url):
+def through(postgres_url: str) -> Iterator[tuple[Pooler, str]]:
     """The pooler, and the URL of the database by way of it."""
     with pooled(postgres_url) as both:
         yield both
 
 
 @pytest.fixture
-def store(through):
+def store(through: tuple[Pooler, str]) -> Iterator[AnyStore]:
     with closing(open_store(through[1])) as opened:
         yield opened
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_session_is_not_kept_together_by_it(through):
+def test_a_session_is_not_kept_together_by_it(through: tuple[Pooler, str]) -> None:
     """What the other tests rest on: each transaction finds another session, and what was prepared is missing."""
     pooler, url = through
     with psycopg.connect(url, autocommit=True) as connection:
-        pids = {connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()[0] for _ in range(6)}
+        pids = {connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone() for _ in range(6)}
         assert len(pids) == 3
         connection.execute("SET lock_timeout = 4711")
-        timeouts = [connection.execute("SHOW lock_timeout", prepare=False).fetchone()[0] for _ in range(6)]
+        timeouts = [connection.execute("SHOW lock_timeout", prepare=False).fetchone() for _ in range(6)]
         assert len(set(timeouts)) == 2
         with pytest.raises((psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)):  # noqa: PT012
             for _ in range(20):
@@ -49,7 +52,7 @@ def test_a_session_is_not_kept_together_by_it(through):
 
 
 @pytest.mark.contract("LOG-2", "LOG-4")
-def test_a_log_is_written_and_read_through_it(store, postgres_url):
+def test_a_log_is_written_and_read_through_it(store: AnyStore, postgres_url: str) -> None:
     writer = write(store, admit(store), 30)  # more often than it takes until a driver prepares a statement
     (result,) = store.append([writer.last_step()])
     assert result.outcome is Outcome.APPENDED
@@ -61,12 +64,12 @@ def test_a_log_is_written_and_read_through_it(store, postgres_url):
         store.release(f"worker-{number}")
     assert len(store.pending(["job-2"])) == 20
     assert [log.job for log in store.logs()] == ["job-1", "job-2"]
-    with closing(open_store(postgres_url)) as direct:
+    with closing(database_store(postgres_url)) as direct:
         assert len(list(direct.read("job-1"))) == 32
 
 
 @pytest.mark.contract("LOG-2")
-def test_an_append_is_one_round_trip_there_too(store, through):
+def test_an_append_is_one_round_trip_there_too(store: AnyStore, through: tuple[Pooler, str]) -> None:
     pooler, _ = through
     writers = [admit(store, f"job-{number}") for number in range(5)]
     write(store, writers[0], 1)
@@ -76,11 +79,13 @@ def test_an_append_is_one_round_trip_there_too(store, through):
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_lock_is_waited_for_no_longer_and_a_commit_is_synced_as_without_it(through, postgres_url, postgres_server):
+def test_a_lock_is_waited_for_no_longer_and_a_commit_is_synced_as_without_it(
+    through: tuple[Pooler, str], postgres_url: str, postgres_server: Server
+) -> None:
     pooler, url = through
     postgres_server.admin.execute("ALTER DATABASE decodelog SET synchronous_commit = off")
     try:
-        with closing(open_store(url, busy_timeout_ms=50)) as store, closing(open_store(postgres_url)) as direct:
+        with closing(database_store(url, busy_timeout_ms=50)) as store, closing(database_store(postgres_url)) as direct:
             writer = admit(store)
             with store._database.transaction() as connection:
                 assert connection.scalar(text("SHOW synchronous_commit")) == "on"
@@ -97,13 +102,15 @@ def test_a_lock_is_waited_for_no_longer_and_a_commit_is_synced_as_without_it(thr
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_database_is_made_through_it(empty_postgres_url):
+def test_a_database_is_made_through_it(empty_postgres_url: str) -> None:
     with pooled(empty_postgres_url) as (_, url):
         assert schema.upgrade(url) == schema.check(url) == schema.HEAD
 
 
 @pytest.mark.contract("LOG-7")
-def test_nobody_listens_through_it_unless_the_url_says_where(through, store, postgres_url, postgres_server):
+def test_nobody_listens_through_it_unless_the_url_says_where(
+    through: tuple[Pooler, str], store: AnyStore, postgres_url: str, postgres_server: Server
+) -> None:
     _, url = through
     with closing(store.bell()) as bell:
         begin = time.monotonic()
@@ -122,7 +129,7 @@ def test_nobody_listens_through_it_unless_the_url_says_where(through, store, pos
 
 
 @pytest.mark.contract("LOG-2")
-def test_statements_that_the_url_has_prepared_all_the_same_are_its_own_fault(through):
+def test_statements_that_the_url_has_prepared_all_the_same_are_its_own_fault(through: tuple[Pooler, str]) -> None:
     """As a pooler may be told to keep them; where it was not, that is what is said."""
     _, url = through
     with pytest.raises(DatabasePooled) as problem:
@@ -132,12 +139,14 @@ def test_statements_that_the_url_has_prepared_all_the_same_are_its_own_fault(thr
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize(("given", "threshold"), [("0", 0), ("1", 1), ("none", None), (None, 5)])
-def test_a_server_without_one_has_statements_prepared_as_the_url_says(postgres_url, given, threshold):
+def test_a_server_without_one_has_statements_prepared_as_the_url_says(
+    postgres_url: str, given: str | None, threshold: int | None
+) -> None:
     url = postgres_url if given is None else f"{postgres_url}&prepare_threshold={given}"
-    with closing(open_store(url)) as store:
+    with closing(database_store(url)) as store:
         write(store, admit(store), 10)
         with store._database.single() as connection:
-            driver = connection.connection.dbapi_connection
+            driver: Any = connection.connection.dbapi_connection
             prepared = driver.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()[0]
         assert driver.prepare_threshold == threshold
         assert (prepared > 0) is (threshold is not None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from databases import Clock
+from databases import Clock, database_store
 from sqlalchemy import delete, select, update
 from sqlalchemy.engine import Connection
 from steps import IDENTITY, Writer, admit, write
@@ -16,7 +16,7 @@ from decodelog.fsm.errors import CorruptRecord, DatabaseLocked, JobBusy, Restore
 from decodelog.fsm.ports import EMPTY_HEAD, JobRow
 from decodelog.store.archive.restore import TRIES, DatabaseRestore, Restorable
 from decodelog.store.database.tables import appends, jobs
-from decodelog.store.engine import DatabaseStore, open_store
+from decodelog.store.engine import DatabaseStore
 from decodelog.store.reading.audit import audit_rows
 
 pytestmark = pytest.mark.contract("RES-2", "LOG-7")
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[DatabaseStore]:
-    opened = open_store(database_url)
+    opened = database_store(database_url)
     assert isinstance(opened, DatabaseStore)
     yield opened
     opened.close()

@@ -5,11 +5,16 @@ from __future__ import annotations
 import lzma
 import random
 import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from io import BytesIO
+from typing import Any
 
 import pytest
+from databases import AnyStore, database_store
 from msgpack import packb
+from shown import rows_of
 from sqlalchemy import event
 from steps import Writer, admit, digest, write
 
@@ -20,18 +25,18 @@ from decodelog.fsm.machine.states import Status
 from decodelog.fsm.machine.thinned import ThinnedStep
 from decodelog.fsm.ports import EMPTY_HEAD, Append, Head
 from decodelog.store.appending.offer import offer
-from decodelog.store.engine import open_store
 from decodelog.store.log import columns, sealed, sealed_body
 from decodelog.store.log.chain import StoredLog, records
 from decodelog.store.log.erased import erased
 from decodelog.store.log.sealed_body import _Reader
-from decodelog.store.log.stored import ERASED, MARK
+from decodelog.store.log.stored import ERASED, MARK, Stored
 from decodelog.store.memory.log import MemoryStore
 from decodelog.store.reading.audit import audit_rows
 
 pytestmark = pytest.mark.contract("LOG-9")
 
 BYTES_MAX = 24
+NO_ROW: Any = None
 
 
 @pytest.fixture(scope="module")
@@ -72,23 +77,23 @@ def test_what_repeats_far_behind_is_still_found() -> None:
 class Shown:
     """A store that shows one log."""
 
-    def __init__(self, log: StoredLog, rows) -> None:
+    def __init__(self, log: StoredLog, rows: Sequence[Stored]) -> None:
         self.log = log._replace(rows=rows)
 
-    def logs(self, job=None):
+    def logs(self, job: str | None = None) -> Iterator[StoredLog]:
         return iter([self.log])
 
 
-def seal(log: StoredLog):
-    return sealed.seal(log.head, log.rows, list(records(log.job, log.rows, 0)), structured=False)
+def seal(log: StoredLog) -> Stored:
+    return sealed.seal(log.head, rows_of(log), list(records(log.job, rows_of(log), 0)), structured=False)
 
 
-def faults(log: StoredLog, rows) -> list[tuple[int, str]]:
+def faults(log: StoredLog, rows: Sequence[Stored]) -> list[tuple[int, str]]:
     """As of a file, whose rows do not say what was done to their logs."""
     return [(fault.sequence, fault.kind) for fault in audit_rows(Shown(log._replace(dated=False), rows)).faults]
 
 
-def flips(row):
+def flips(row: Stored) -> Iterator[tuple[str, Stored]]:
     """The row with each byte and each number of it changed, by the name of the field."""
     for name in ("key", "chain", "payload"):
         value = getattr(row, name)
@@ -108,14 +113,19 @@ def step(index: int, numbers: random.Random, alternatives: int = 0) -> TokenStep
     return TokenStep(1, 30 + index, bytes(32), 0, selection, b" %d" % token, False, bytes(32), index + 1, bytes(32))
 
 
-def test_a_token_of_a_sampled_job_costs_no_more_than_its_bound():
+def test_a_token_of_a_sampled_job_costs_no_more_than_its_bound() -> None:
     """The worst that numbers can be: every bit of both log-probabilities is noise, and the draw is not kept."""
     numbers = random.Random(1)
     steps = [step(index, numbers) for index in range(4096)]
     assert len(sealed_steps(steps).payload) / len(steps) <= BYTES_MAX
 
 
-def sealed_steps(steps):
+def reader_of(content: bytes) -> _Reader:
+    file: Any = BytesIO(content)
+    return _Reader(file)
+
+
+def sealed_steps(steps: Sequence[TokenStep]) -> Stored:
     """A log of these steps alone, sealed."""
     rows, before = [], EMPTY_HEAD
     for each in steps:
@@ -129,7 +139,7 @@ def sealed_steps(steps):
 
 
 @pytest.mark.parametrize("alternatives", [0, 3])
-def test_columns_give_every_step_again_floats_bit_for_bit(alternatives):
+def test_columns_give_every_step_again_floats_bit_for_bit(alternatives: int) -> None:
     numbers = random.Random(2)
     steps = [step(index, numbers, alternatives if index % 3 else 0) for index in range(70)]
     odd = steps[5].selection._replace(logprob_raw=-0.0, logprob=float("-inf"))
@@ -143,7 +153,7 @@ def test_columns_give_every_step_again_floats_bit_for_bit(alternatives):
             assert packed[0] == packed[1]
 
 
-def test_the_first_and_the_last_two_of_a_run_are_whole_and_the_same_log_gives_the_same_bytes(log):
+def test_the_first_and_the_last_two_of_a_run_are_whole_and_the_same_log_gives_the_same_bytes(log: StoredLog) -> None:
     row = seal(log)
     assert row == seal(log)
     read = list(sealed.records("job-1", row))
@@ -160,7 +170,9 @@ def test_the_first_and_the_last_two_of_a_run_are_whole_and_the_same_log_gives_th
 
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("gone", [False, True])
-def test_every_changed_byte_of_a_sealed_row_is_found_by_reading_and_named_by_the_audit(log, gone):
+def test_every_changed_byte_of_a_sealed_row_is_found_by_reading_and_named_by_the_audit(
+    log: StoredLog, gone: bool
+) -> None:
     row = seal(log)
     if gone:
         (row,) = erased("job-1", [row])
@@ -174,8 +186,8 @@ def test_every_changed_byte_of_a_sealed_row_is_found_by_reading_and_named_by_the
 
 
 @pytest.mark.contract("LOG-3")
-def test_every_changed_byte_of_an_erased_log_is_found(log):
-    rows = erased("job-1", log.rows)
+def test_every_changed_byte_of_an_erased_log_is_found(log: StoredLog) -> None:
+    rows = erased("job-1", rows_of(log))
     assert all(row.erased and not row.key and len(row.payload) == 32 for row in rows)
     assert [row[:3] + row[4:5] for row in rows] == [row[:3] + row[4:5] for row in log.rows]
     assert faults(log, rows) == []
@@ -192,27 +204,27 @@ def test_every_changed_byte_of_an_erased_log_is_found(log):
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("column", ["key", "payload"])
 @pytest.mark.parametrize("value", ["x" * 32, 7, None, 0.5], ids=repr)
-def test_a_row_with_a_value_of_another_type_is_erased_and_still_named(log, column, value):
-    damaged = log.rows[2]._replace(**{column: value})
-    rows = erased("job-1", [*log.rows[:2], damaged, *log.rows[3:]])
+def test_a_row_with_a_value_of_another_type_is_erased_and_still_named(log: StoredLog, column: str, value: Any) -> None:
+    damaged = rows_of(log)[2]._replace(**{column: value})
+    rows = erased("job-1", [*rows_of(log)[:2], damaged, *rows_of(log)[3:]])
     assert (rows[2].key, len(rows[2].payload)) == (b"", 32)
     assert faults(log, rows)
 
 
-def test_an_erased_row_whose_digest_begins_like_a_sealed_one_is_none(log):
-    row = erased("job-1", log.rows)[2]
+def test_an_erased_row_whose_digest_begins_like_a_sealed_one_is_none(log: StoredLog) -> None:
+    row = erased("job-1", rows_of(log))[2]
     assert not row._replace(payload=MARK + row.payload[1:]).sealed
     assert not row._replace(payload=ERASED + row.payload[2:]).sealed
 
 
-def test_a_seal_of_a_newer_release_says_so(log):
+def test_a_seal_of_a_newer_release_says_so(log: StoredLog) -> None:
     row = seal(log)
     newer = row._replace(payload=MARK + b"\x02" + row.payload[2:])
     with pytest.raises(UnknownSeal, match="install a newer decodelog"):
         list(sealed.records("job-1", newer))
 
 
-def test_bytes_that_no_release_wrote_are_damage_and_nothing_else(log):
+def test_bytes_that_no_release_wrote_are_damage_and_nothing_else(log: StoredLog) -> None:
     row = seal(log)
     numbers = random.Random(3)
     for _ in range(200):
@@ -223,7 +235,9 @@ def test_bytes_that_no_release_wrote_are_damage_and_nothing_else(log):
             list(sealed.records("job-1", row._replace(payload=cut)))
 
 
-def test_a_size_beyond_its_limit_is_refused_before_anything_is_decompressed(log, monkeypatch):
+def test_a_size_beyond_its_limit_is_refused_before_anything_is_decompressed(
+    log: StoredLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = seal(log)
     size = len(lzma.decompress(row.payload[10:], lzma.FORMAT_RAW, filters=sealed._FILTERS))
     assert int.from_bytes(row.payload[2:10]) == size
@@ -235,13 +249,13 @@ def test_a_size_beyond_its_limit_is_refused_before_anything_is_decompressed(log,
         list(sealed.records("job-1", row))
 
 
-def test_stores_seal_and_erase_only_what_has_ended_and_once(store):
+def test_stores_seal_and_erase_only_what_has_ended_and_once(store: AnyStore) -> None:
     writer = write(store, admit(store), 12)
-    for ask in (lambda: store.erase("job-1"), lambda: store.seal("job-1", writer.head, None)):
+    for ask in (partial(store.erase, "job-1"), partial(store.seal, "job-1", writer.head, NO_ROW)):
         with pytest.raises(JobNotEnded, match="cancel it first"):
             ask()
     (result,) = store.append([writer.last_step()])
-    (row,) = [seal(log._replace(rows=list(log.rows))) for log in store.logs("job-1")] or [None]
+    (row,) = [seal(log._replace(rows=list(log.rows))) for log in store.logs("job-1")]
     with pytest.raises(SealRefused, match="its head is not what was read"):
         store.seal("job-1", Head(3, bytes(32)), row)
     assert store.unsealed(60_000) == []
@@ -260,7 +274,7 @@ def test_stores_seal_and_erase_only_what_has_ended_and_once(store):
 
 
 @pytest.mark.contract("LOG-1")
-def test_a_late_append_to_an_erased_log_is_no_duplicate(store):
+def test_a_late_append_to_an_erased_log_is_no_duplicate(store: AnyStore) -> None:
     writer = write(store, admit(store), 3)
     last = writer.last_step()
     (result,) = store.append([last])
@@ -269,9 +283,9 @@ def test_a_late_append_to_an_erased_log_is_no_duplicate(store):
     assert [(each.outcome, each.head) for each in store.append([last])] == [("terminal", result.head)]
 
 
-def test_rows_that_no_link_leads_to_are_erased_all_the_same(sqlite_url):
+def test_rows_that_no_link_leads_to_are_erased_all_the_same(sqlite_url: str) -> None:
     """A damaged link may cut a log in two; both parts have content."""
-    store = open_store(sqlite_url)
+    store = database_store(sqlite_url)
     (result,) = store.append([write(store, admit(store), 6).last_step()])
     with store._database.transaction() as connection:
         connection.exec_driver_sql("UPDATE appends SET prev = NULL WHERE first = 11")
@@ -282,7 +296,7 @@ def test_rows_that_no_link_leads_to_are_erased_all_the_same(sqlite_url):
     store.close()
 
 
-def test_writer_of_another_job_is_not_touched(store):
+def test_writer_of_another_job_is_not_touched(store: AnyStore) -> None:
     other = write(store, admit(store, "job-2"), 4)
     (result,) = store.append([write(store, admit(store, "job-1"), 3).last_step()])
     before = list(store.read("job-2"))
@@ -294,16 +308,16 @@ def test_writer_of_another_job_is_not_touched(store):
 
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("ask", ["read", "follow"])
-def test_a_reader_sees_the_head_and_what_leads_to_it_at_one_moment(database_url, ask):
+def test_a_reader_sees_the_head_and_what_leads_to_it_at_one_moment(database_url: str, ask: str) -> None:
     """Between any two statements of its own the log may be sealed."""
-    other, store = open_store(database_url), open_store(database_url)
+    other, store = database_store(database_url), database_store(database_url)
     (result,) = other.append([write(other, admit(other), 6).last_step()])
     records_before = list(other.read("job-1"))
     (row,) = [seal(log._replace(rows=list(log.rows))) for log in other.logs("job-1")]
     engine = store._database._single
 
     @event.listens_for(engine, "after_cursor_execute")
-    def executed(*_):
+    def executed(*_: object) -> None:
         other.seal("job-1", result.head, row)
 
     given = store.read("job-1") if ask == "read" else store.follow("job-1", EMPTY_HEAD)
@@ -315,27 +329,29 @@ def test_a_reader_sees_the_head_and_what_leads_to_it_at_one_moment(database_url,
 
 @pytest.mark.contract("LOG-9")
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 65_535, 65_536])
-def test_a_list_of_any_size_is_taken_for_as_long_as_it_is(size):
-    reader = _Reader(BytesIO(packb([7] * size)))
+def test_a_list_of_any_size_is_taken_for_as_long_as_it_is(size: int) -> None:
+    reader = reader_of(packb([7] * size))
     assert reader.list_size() == size
     assert [reader.number() for _ in range(size)] == [7] * size
 
 
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("value", [7, -1, b"bytes", "text", {}, {1: 2}, None, True, 0.5], ids=repr)
-def test_what_is_no_list_is_taken_for_none(value):
+def test_what_is_no_list_is_taken_for_none(value: Any) -> None:
     with pytest.raises(ValueError, match="in the place of a list"):
-        _Reader(BytesIO(packb(value))).list_size()
+        reader_of(packb(value)).list_size()
 
 
 @pytest.mark.contract("LOG-9")
 @pytest.mark.parametrize("begun", [0, 1, 60_000])
-def test_the_longest_octets_are_taken_wherever_they_begin_and_longer_ones_are_not(monkeypatch, begun):
+def test_the_longest_octets_are_taken_wherever_they_begin_and_longer_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch, begun: int
+) -> None:
     """What was read beside them, before and after, never takes their room away."""
     most = 1 << 20
     monkeypatch.setattr(sealed_body, "PAYLOAD_BYTES_MAX", most)
     monkeypatch.setattr(sealed_body, "_COLUMN_BYTES_MAX", most - 1)
-    reader = _Reader(BytesIO(packb(bytes(begun)) + packb(bytes(most)) + packb(bytes(most)) + packb(bytes(most + 1))))
+    reader = reader_of(packb(bytes(begun)) + packb(bytes(most)) + packb(bytes(most)) + packb(bytes(most + 1)))
     assert [len(reader.octets()) for _ in range(3)] == [begun, most, most]
     with pytest.raises(ValueError, match="exceeds"):
         reader.octets()

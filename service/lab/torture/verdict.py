@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ....fsm.errors import ContentErased, Problem, UnknownJob
 from ....fsm.machine.events import AttemptStarted, Event, RequestAdmitted
@@ -18,6 +18,13 @@ from .child import Ended
 from .scenes import Scene, cancel_id
 
 ABSENT = "absent"
+
+
+class HasJobs(Protocol):
+    """A scene, of this campaign or of another."""
+
+    @property
+    def jobs(self) -> list[str]: ...
 
 
 class Log(NamedTuple):
@@ -76,7 +83,7 @@ class Scan(NamedTuple):
         return "+".join(sorted(found))
 
 
-def scan(store: Any, scene: Scene) -> Scan:
+def scan(store: Any, scene: HasJobs) -> Scan:
     """Read, verify and audit the scene's jobs."""
     logs: dict[str, Log] = {}
     faults: list[str] = []

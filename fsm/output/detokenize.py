@@ -22,7 +22,11 @@ def decode(pending: bytes, fresh: bytes, final: bool = False) -> tuple[str, byte
     """
     data = pending + fresh
     text, consumed = utf_8_decode(data, "replace", final)
-    return text, data[consumed:]
+    left = data[consumed:]
+    # CPython waits for a third byte here, for those who decode surrogates; no character begins so.
+    if len(left) == 2 and left[0] == 0xED and left[1] >= 0xA0:
+        return text + "\ufffd\ufffd", b""
+    return text, left
 
 
 def character_at(data: bytes, offset: int) -> int:

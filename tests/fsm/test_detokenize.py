@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from decodelog.fsm.output.detokenize import decode
@@ -43,6 +43,7 @@ def test_no_delta_is_ever_taken_back(tokens: list[bytes]) -> None:
 
 
 @given(pieces)
+@example([b"\xed\xa0"])
 def test_at_most_three_bytes_wait_and_only_while_they_can_still_become_a_character(tokens: list[bytes]) -> None:
     pending = b""
     for token in tokens:

@@ -19,7 +19,8 @@ SHAPE = [2, 2, 1, 3, 4]
 
 def header(shape: list[int], size: int, spaces: int = 0) -> bytes:
     """How a file with one tensor of float32 begins, which is said to have so many bytes."""
-    text = json.dumps({"rows": {"dtype": "F32", "shape": shape, "data_offsets": [0, size]}}).encode()
+    rows = {"dtype": "F32", "shape": shape, "data_offsets": [0, size]}
+    text = json.dumps({"__metadata__": {"prefilled": "1"}, "rows": rows}).encode()
     text += b" " * (spaces + -len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -30,10 +31,19 @@ def segment(path: Path) -> Segment:
 
 def test_rows_of_the_right_size_are_read(tmp_path: Path) -> None:
     rows = torch.arange(48, dtype=torch.float32).reshape(SHAPE)
-    save_file({"rows": rows}, tmp_path / "sound")
+    save_file({"rows": rows}, tmp_path / "sound", {"prefilled": "2"})
     found = segment_files.rows_of(segment(tmp_path / "sound"), ABI)
     assert found is not None
-    assert torch.equal(found[0], rows)
+    assert torch.equal(found.tensor, rows)
+    assert found.prefilled == 2
+
+
+@pytest.mark.parametrize("metadata", [None, {}, {"prefilled": "0"}, {"prefilled": "-1"}, {"prefilled": "123456789"}])
+def test_rows_that_do_not_say_which_calls_made_them_are_not_read(
+    tmp_path: Path, metadata: dict[str, str] | None
+) -> None:
+    save_file({"rows": torch.zeros(SHAPE)}, tmp_path / "unsaid", metadata)
+    assert segment_files.rows_of(segment(tmp_path / "unsaid"), ABI) is None
 
 
 @pytest.mark.parametrize("shape", [[2, 2, 1, 2**33, 4], [2**33, 2, 1, 3, 4], [2, 2, 1, 3], [2, 2, 1, 4, 4]])

@@ -73,7 +73,7 @@ def test_a_chat_may_be_given_as_its_messages(log: decodelog.Log, short_model: Pa
     assert one.row.identity == other.row.identity
     for given in ({"user": "Hi", "messages": messages}, {"system": "Be short."}, {}, {"prompt": "a", "n": 2}):
         with pytest.raises(SchemaViolation):
-            log.submit(model, **given)  # type: ignore[arg-type]
+            log.submit(model, **given)
 
 
 def test_requests_are_refused_with_the_errors_of_the_command_line(log: decodelog.Log, short_model: Path) -> None:

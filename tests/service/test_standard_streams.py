@@ -71,8 +71,8 @@ def test_no_command_minds_how_its_streams_are(short_model: Path, sqlite_url: str
     job = decodelog("run", "--model", short_model, "--prompt", "Go", "--json", db=sqlite_url).json["job"]
     words = {"JOB": job, "MODEL": str(short_model), "EXPORT": str(tmp_path / "x"), "SNAPSHOT": str(tmp_path / "s")}
     body = {"model": "m", "prompt": "Go", "max_tokens": 1}
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
-    (tmp_path / "batch.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    request = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
+    (tmp_path / "batch.jsonl").write_text(json.dumps(request), encoding="utf-8")
     words |= {"BATCH": str(tmp_path / "batch.jsonl"), "ANSWERS": str(tmp_path / "answers.jsonl")}
     commands = [[words.get(word, word) for word in line.split()] for line in COMMANDS]
     assert {line.split()[0] for line in COMMANDS} >= set(get_command(app).commands)  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ...fsm.errors import Transient
 from ...fsm.ports import JobRow
 from ...fsm.reading.emission import Emission
 from ..archive.restore import Back
@@ -248,10 +249,15 @@ class Ringer:
         self._closed = False
 
     async def ring(self) -> None:
-        """Return at the next ring, or after `FOLLOW_S` seconds. Cancelled at once."""
+        """Return at the next ring, or after `FOLLOW_S` seconds. Cancelled at once.
+
+        Errors: RuntimeError where the log is closed.
+        """
+        if self._closed:
+            raise RuntimeError("the log is closed; open it again to read on")
         rung = self._loop.create_future()
         self._waiting.add(rung)
-        if self._thread is None and not self._closed:
+        if self._thread is None:
             self._thread = Thread(target=self._listen, name="decodelog readers", daemon=True)
             self._thread.start()
         try:
@@ -260,20 +266,20 @@ class Ringer:
             self._waiting.discard(rung)
 
     def close(self) -> None:
-        """End the thread. Readers that still wait are woken, and read a log that is closed."""
+        """End the thread. Readers that still wait are woken, and told that the log is closed."""
         self._closed = True
         if (thread := self._thread) is not None:
             thread.join()
 
     def _listen(self) -> None:
-        bell, idle = self._log.store.bell(), 0
+        idle = 0
         try:
-            while not self._closed and not self._loop.is_closed() and idle < IDLE_ROUNDS:
-                bell.wait(FOLLOW_S)
-                idle = 0 if self._waiting else idle + 1
-                self._tell(self._wake)
+            with suppress(Transient), closing(self._log.store.bell()) as bell:  # readers meet it themselves
+                while not self._closed and not self._loop.is_closed() and idle < IDLE_ROUNDS:
+                    bell.wait(FOLLOW_S)
+                    idle = 0 if self._waiting else idle + 1
+                    self._tell(self._wake)
         finally:
-            bell.close()
             self._tell(self._left)
 
     def _tell(self, what: Callable[[], None]) -> None:

@@ -119,3 +119,15 @@ def test_what_ends_a_run_is_raised_in_the_task(sqlite_url: str, short_model: Pat
                 pass
 
     run(sqlite_url, program)
+
+
+def test_readers_of_a_log_that_is_closed_are_told(sqlite_url: str, long_model: Path) -> None:
+    async def program(log: decodelog.AsyncLog) -> None:
+        job = await log.submit(str(long_model), prompt="a")
+        waiting = asyncio.ensure_future(job.result())
+        await log.changed()
+        await log.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await waiting
+
+    run(sqlite_url, program)

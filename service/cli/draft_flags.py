@@ -46,6 +46,7 @@ _CHAT = _prompt(
     'A conversation: a JSON list of {"role", "content"}; an assistant\'s last turn goes on. - is standard input.',
     "FILE",
 )
+_SYSTEM = _prompt("--system", "A system message before --user.", "TEXT")
 _TRUST_MESSAGES = _prompt("--trust-messages", "Control tokens spelled in user and tool messages are control tokens.")
 _TEMPERATURE = _policy("--temperature", "0: the best token. Above: sample (0; 1 with a cut of the next four).", "X")
 _TOP_K = _policy("--top-k", "Sample among the K best tokens.", "K")
@@ -107,6 +108,7 @@ class DraftFlags:
     prompt: Annotated[str | None, _PROMPT] = None
     prompt_file: Annotated[str | None, _PROMPT_FILE] = None
     user: Annotated[str | None, _USER] = None
+    system: Annotated[str | None, _SYSTEM] = None
     chat: Annotated[str | None, _CHAT] = None
     trust_messages: Annotated[bool, _TRUST_MESSAGES] = False
     temperature: Annotated[float | None, _TEMPERATURE] = None
@@ -189,10 +191,13 @@ class DraftFlags:
             raise typer.BadParameter("give one of --prompt, --prompt-file, --user and --chat")
         if len(given) > 1:
             raise ConflictingFlags(" and ".join(given), "give one of them")
+        if self.system is not None and self.user is None:
+            raise ConflictingFlags("--system", "it comes before --user; write it into the --chat, or give --user")
         if self.chat is not None:
             return {"messages": conversation(self.chat), "trust_messages": self.trust_messages}
         if self.user is not None:
-            chat = [{"role": "user", "content": self.user}]
+            before = [] if self.system is None else [{"role": "system", "content": self.system}]
+            chat = [*before, {"role": "user", "content": self.user}]
             return {"messages": chat, "trust_messages": self.trust_messages}
         if self.trust_messages:
             raise ConflictingFlags("--trust-messages", "it is about --user and --chat, and neither is given")

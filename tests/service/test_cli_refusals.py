@@ -20,6 +20,7 @@ from decodelog.store.database import schema
 REFUSED = """
 no_prompt            wrong_use             run --model GOOD
 two_prompts          conflicting_flags     run --model GOOD --prompt x --user y
+system_alone         conflicting_flags     run --model GOOD --prompt x --system y
 no_model             wrong_use             run --prompt x
 unknown_model        unknown_model         run --model nobody --prompt x
 not_fetched          model_not_fetched     run --model smollm2-135m-instruct --prompt x

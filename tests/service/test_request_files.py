@@ -120,6 +120,13 @@ def test_a_conversation_as_clients_write_it_is_taken(
     assert prompt(sqlite_url)[0] == expected
 
 
+@pytest.mark.contract("ENV-2")
+def test_a_system_message_comes_before_the_users(model: str, sqlite_url: str) -> None:
+    given = ("submit", "--model", model, "--system", "Be short.", "--user", "say")
+    assert decodelog(*given, db=sqlite_url).code == 0
+    assert prompt(sqlite_url)[0] == b"system: Be short.\nuser: say\nassistant: "
+
+
 @pytest.mark.contract("ENV-2", "ENV-7")
 @pytest.mark.parametrize(("chat", "path", "word"), REFUSED)
 def test_what_is_no_text_in_a_conversation_is_refused_by_its_place(

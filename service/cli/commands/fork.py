@@ -18,7 +18,7 @@ At = Annotated[
 ]
 
 
-@takes_draft("model", "prompt", "prompt_file", "user", "chat", "n")
+@takes_draft("model", "prompt", "prompt_file", "user", "system", "chat", "n")
 def fork(
     flags: DraftFlags, job: options.JobName, at: At, db: options.Database = None, json: options.Json = False
 ) -> None:

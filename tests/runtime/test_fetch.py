@@ -107,7 +107,7 @@ def test_two_fetches_at_once_do_not_collide(tmp_path: Path, wheel: Path) -> None
 CHILD = """
 import sys, time
 from pathlib import Path
-from decodelog.runtime import artifacts
+from decodelog.runtime.model import artifacts
 artifacts.RELEASES["tiny"] = artifacts.Release(*sys.argv[4:7])
 def report(stage):
     if stage.startswith(sys.argv[3]):

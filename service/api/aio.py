@@ -186,12 +186,15 @@ class AsyncJob:
     async def result(self, timeout: float | None = None) -> Result:
         """See `Job.result`."""
         follower = Follower(self.job.log.store, self.name)
-        async with asyncio.timeout(timeout):
-            while True:
-                await asyncio.to_thread(follower.poll)
-                if follower.ended:
-                    return result_of(self.name, follower.transcript)
-                await self.log.changed()
+        await asyncio.to_thread(follower.poll)
+        try:
+            async with asyncio.timeout(timeout):
+                while not follower.ended:
+                    await self.log.changed()
+                    await asyncio.to_thread(follower.poll)
+        except TimeoutError:
+            raise TimeoutError(f"job {self.name} has not ended in {timeout} s; is a worker running?") from None
+        return result_of(self.name, follower.transcript)
 
     async def peek(self) -> Result:
         """See `Job.peek`."""

@@ -17,6 +17,7 @@ from ..database import database_url, now_ms, open_database
 from ..inspect.anchors import anchored, keep
 from ..inspect.audit import Report, audit
 from ..inspect.reexecution import again
+from ..jobs.beside import end_all
 from ..jobs.models import Models, home
 from ..jobs.naming import find, find_job
 from ..jobs.voice import Say, unsaid
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ...store.archive.bundle import Written
     from ...store.engine import DatabaseStore
     from ...store.memory.log import MemoryStore
-    from .worker import Working
+    from .worker import Wanted, Working
 
 LANES = 16
 AHEAD = 4  # requests of `map` that are admitted for each lane, so that no lane waits for the next one
@@ -84,7 +85,8 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Close the database's connections; idempotent."""
+        """Stop the workers of this log, each after its step, and close the database's connections; idempotent."""
+        end_all(self.store)
         self.store.close()
 
     # ---- jobs -------------------------------------------------------------------------------------------------
@@ -109,10 +111,10 @@ class Log:
 
         Errors: SchemaViolation and others that name the field; IdempotencyConflict; UnknownModel; ExtraMissing.
         """
-        jobs = self.submit_choices(model, user=user, system=system, key=key, retain_ms=retain_ms, **request)
-        if len(jobs) != 1:
+        if request.get("n", 1) != 1:
             raise SchemaViolation("n", "it makes several jobs: call submit_choices")
-        return jobs[0]
+        (job,) = self.submit_choices(model, user=user, system=system, key=key, retain_ms=retain_ms, **request)
+        return job
 
     def submit_choices(
         self,
@@ -177,16 +179,21 @@ class Log:
 
         Errors: those of `submit`, and what keeps this process from running a job.
         """
+        from .worker import Wanted, Working
+
         waiting: deque[tuple[str, Job]] = deque()
-        with self.worker(cache_dir=cache_dir) as worker:
+        wanted, kept = Wanted(), None if cache_dir is None else Path(cache_dir)
+        with Working(self, kept, "prefill", wanted) as worker:
             for request in requests:
                 name = str(request[key])
                 rest = {field: value for field, value in request.items() if field != key}
-                waiting.append((name, self.submit(model, key=prefix + name, **rest)))
+                job = self.submit(model, key=prefix + name, **rest)
+                waiting.append((name, job))
+                wanted.add(job.name)
                 if len(waiting) >= AHEAD * self.models.lanes:
-                    yield _ended(worker, *waiting.popleft())
+                    yield _ended(worker, wanted, *waiting.popleft())
             while waiting:
-                yield _ended(worker, *waiting.popleft())
+                yield _ended(worker, wanted, *waiting.popleft())
 
     # ---- proving and keeping ----------------------------------------------------------------------------------
 
@@ -227,8 +234,9 @@ class Log:
         return restore(self.store, Path(path), None if cache_dir is None else Path(cache_dir), model)
 
 
-def _ended(worker: Working, name: str, job: Job) -> tuple[str, Result]:
+def _ended(worker: Working, wanted: Wanted, name: str, job: Job) -> tuple[str, Result]:
     worker.wait(job.name)
+    wanted.remove(job.name)
     return name, job.peek()
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from ...fsm.errors import LostTenure
+from ...fsm.errors import LostTenure, Transient
 from ..extras import extras_named
+from ..jobs.beside import begin
 
 LOOK_S: Final = 0.2
 """How often it is looked whether a job has ended elsewhere."""
@@ -23,6 +25,28 @@ if TYPE_CHECKING:
     from .log import Log
 
 
+class Wanted(Collection[str]):
+    """The jobs that a worker is to run, changed by one thread while the worker's reads it."""
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] = ()
+
+    def add(self, name: str) -> None:
+        self._names = (*self._names, name)
+
+    def remove(self, name: str) -> None:
+        self._names = tuple(each for each in self._names if each != name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class Working:
     """A worker over all jobs of a log.
 
@@ -30,15 +54,16 @@ class Working:
     tokens   output tokens that this worker has made visible so far
     """
 
-    def __init__(self, log: Log, cache_dir: Path | None, rebuild: str) -> None:
+    def __init__(self, log: Log, cache_dir: Path | None, rebuild: str, jobs: Collection[str] | None = None) -> None:
+        """`jobs`: run these alone, as jobs that somebody asked for (see `Caution`). It may change meanwhile."""
         self.left: dict[str, Problem] = {}
         self.tokens = 0
         self._news = threading.Event()
         self._log = log
         self._cache_dir = cache_dir
         self._rebuild = rebuild
+        self._jobs = jobs
         self._worker: Worker | None = None
-        self._thread: ThreadPoolExecutor | None = None
         self._running: Future[None] | None = None
 
     def drain(self) -> None:
@@ -55,12 +80,16 @@ class Working:
 
         Errors: why this process cannot run it, and what has ended this worker.
         """
-        while not self._log.store.row(job).status.terminal:
+        while True:
+            with suppress(Transient):  # how long a database is waited for is the worker's to say
+                if self._log.store.row(job).status.terminal:
+                    return
             if job in self.left:
                 raise self.left[job]
-            if self._running is not None and self._running.done():
-                self._running.result()
-                raise RuntimeError(f"the worker was stopped, and job {job} has not ended")
+            if self._running is None or self._running.done():
+                if self._running is not None:
+                    self._running.result()
+                raise RuntimeError(f"the worker does not run, and job {job} has not ended")
             self._news.wait(LOOK_S)
             self._news.clear()
 
@@ -70,13 +99,12 @@ class Working:
             self._news.set()
 
     def _hear(self, job: str, problem: Problem) -> None:
-        if not isinstance(problem, LostTenure):  # somebody else goes on with it
+        if not isinstance(problem, LostTenure | Transient):  # somebody else goes on with it, or it is tried again
             self.left[job] = problem
             self._news.set()
 
     def __enter__(self) -> Self:
-        self._thread = ThreadPoolExecutor(1, "decodelog worker")
-        self._running = self._thread.submit(self._new().run)
+        self._running = begin(self._new(), self._log.store, self._jobs, asked=self._jobs is not None)
         return self
 
     def __exit__(
@@ -84,10 +112,10 @@ class Working:
     ) -> None:
         """Stop, and raise what has ended the worker, unless the block itself raises."""
         self.stop()
-        if self._thread is not None:
-            self._thread.shutdown()
-        if self._running is not None and kind is None:
-            self._running.result()
+        if self._running is not None:
+            wait([self._running])
+            if kind is None:
+                self._running.result()
 
     def _new(self) -> Worker:
         with extras_named():

@@ -11,14 +11,18 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from ...fsm.errors import Problem, SchemaViolation
+from ...fsm.request.draft import UNTIL_CONTEXT
 from ...fsm.request.strict_json import parse
 from ..api.values import Result
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
-SAME: Final = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty", "messages", "prompt")
+SAME: Final = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty")
 IGNORED: Final = ("user", "metadata", "stream", "store")
 """What changes nothing of the answer in a file."""
+
+COMPLETION_TOKENS: Final = 16
+"""What a completion has where it says no count; a chat completion goes on until the context ends."""
 
 FINISH: Final = {
     "eos": "stop",
@@ -67,14 +71,16 @@ def request_of(line: Line) -> dict[str, Any]:
     """The fields of a request that a body says. Errors: SchemaViolation."""
     body = {name: value for name, value in line.request.items() if value is not None and name not in IGNORED}
     del body["model"]
-    request: dict[str, Any] = {"temperature": 1.0} | {name: body.pop(name) for name in SAME if name in body}
-    for name in ("max_completion_tokens", "max_tokens"):
+    chat = line.url == CHAT
+    request: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": UNTIL_CONTEXT if chat else COMPLETION_TOKENS}
+    request |= {name: body.pop(name) for name in (*SAME, "messages" if chat else "prompt") if name in body}
+    for name in ("max_tokens", "max_completion_tokens"):  # the newer one counts
         if name in body:
             request["max_new_tokens"] = body.pop(name)
     if "stop" in body:
         stop = body.pop("stop")
         request["stop"] = [stop] if isinstance(stop, str) else stop
-    if body.pop("logprobs", False):
+    if chat and body.pop("logprobs", False):
         request["logprobs"] = body.pop("top_logprobs", 0)
     if "logit_bias" in body:
         request["logit_bias"] = _biases(body.pop("logit_bias"))
@@ -107,7 +113,7 @@ def _structure(value: Any) -> dict[str, Any]:
 def answered(line: Line, result: Result, created_ms: int) -> dict[str, Any]:
     """The line of a job that has ended."""
     if result.error is not None:
-        return refused(line, 500, result.error.code, result.error.message)
+        return refused(line, 500, result.error.code, result.error.message, result.job)
     finish = FINISH.get(result.finish_reason or "", result.finish_reason)
     chat = line.url == CHAT
     said = {"message": {"role": "assistant", "content": result.text}} if chat else {"text": result.text}
@@ -127,10 +133,10 @@ def answered(line: Line, result: Result, created_ms: int) -> dict[str, Any]:
     return _line(line, 200, result.job, body)
 
 
-def refused(line: Line, status: int, code: str, message: str) -> dict[str, Any]:
+def refused(line: Line, status: int, code: str, message: str, job: str = "") -> dict[str, Any]:
     """The line of a request that was refused, or of a job that failed."""
     error = {"code": code, "message": message, "type": "invalid_request_error" if status < 500 else "server_error"}
-    return _line(line, status, "", {"error": error})
+    return _line(line, status, job, {"error": error})
 
 
 def refused_by(line: Line, problem: Problem) -> dict[str, Any]:
@@ -140,12 +146,7 @@ def refused_by(line: Line, problem: Problem) -> dict[str, Any]:
 
 def _line(line: Line, status: int, job: str, body: dict[str, Any]) -> dict[str, Any]:
     response = {"status_code": status, "request_id": job, "body": body}
-    return {
-        "id": f"batch_req_{job or line.custom_id}",
-        "custom_id": line.custom_id,
-        "response": response,
-        "error": None,
-    }
+    return {"custom_id": line.custom_id, "response": response, "error": None}
 
 
 def _logprobs(line: Line, result: Result) -> dict[str, Any] | None:
@@ -154,17 +155,18 @@ def _logprobs(line: Line, result: Result) -> dict[str, Any] | None:
     content = [
         {
             "token": token.piece.decode(errors="replace"),
-            "logprob": token.logprob,
+            "logprob": token.logprob_raw,
             "bytes": list(token.piece),
             "top_logprobs": [
                 {
                     "token": (best.piece or b"").decode(errors="replace"),
-                    "logprob": best.logprob,
+                    "logprob": best.logprob_raw,
                     "bytes": None if best.piece is None else list(best.piece),
                 }
                 for best in token.alternatives
             ],
         }
         for token in result.tokens
+        if not token.hidden
     ]
     return {"content": content}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -18,18 +18,35 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...fsm.errors import (
+    ContentErased,
+    EmptyPrompt,
+    GrammarRefused,
     LimitExceeded,
     MalformedJson,
+    NoChatTemplate,
+    NotAdmissible,
     Problem,
-    Rejected,
+    PromptTooLong,
     SchemaViolation,
+    TemplateFailed,
+    TextNotEncodable,
+    TokenOutOfRange,
     UnreadableInput,
     UnwritableOutput,
 )
 from ..api.job import Job
 from ..api.log import AHEAD, Log
+from ..api.worker import Wanted, Working
 from ..files import sync_folder
 from .chat import Line, answered, line_of, refused_by, request_of
+
+ANSWER = "batch_req_"
+
+OF_THE_REQUEST = (
+    *(SchemaViolation, LimitExceeded, NotAdmissible, GrammarRefused, PromptTooLong, EmptyPrompt, TokenOutOfRange),
+    *(NoChatTemplate, TemplateFailed, TextNotEncodable),
+)
+"""What is wrong with one request: its line says so. Whatever else is raised ends the batch, to be run again."""
 
 
 @dataclass
@@ -57,6 +74,7 @@ class Batch:
     cache_dir: Path | None = None
     lines: list[Line] = field(init=False)
     prefix: str = field(init=False)
+    digest: str = field(init=False)
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +86,11 @@ class Batch:
             raw = self.source.read_bytes()
         except OSError as error:
             raise UnreadableInput(str(self.source), error.strerror or str(error)) from error
-        self.prefix = f"batch/{sha256(raw).hexdigest()[:32]}/"
+        if self.out.exists() and self.source.samefile(self.out):
+            raise UnwritableOutput(str(self.out), "it is the file of the requests")
+        name = "" if self.model is None else self.log.models.lasting_name(self.model)
+        self.digest = sha256(sha256(raw).digest() + name.encode()).hexdigest()[:32]
+        self.prefix = f"batch/{self.digest}/"
         self.lines = list(_lines(raw))
         self.progress = Progress(len(self.lines))
 
@@ -79,12 +101,19 @@ class Batch:
         """
         with _appending(self.out) as out:
             progress = self.progress
-            progress.answered = done = _answered(out, self.lines, self.out)
+            progress.answered, progress.refused = self._answered(out)
+            done = progress.answered
             yield progress
+            if done == len(self.lines):
+                return
             waiting: deque[tuple[Line, Job | Problem]] = deque()
-            with self.log.worker(cache_dir=self.cache_dir) as worker:
+            wanted = Wanted()
+            with Working(self.log, self.cache_dir, "prefill", wanted) as worker:
                 for index, line in enumerate(self.lines[done:], done + 1):
-                    waiting.append((line, self._submitted(line)))
+                    submitted = self._submitted(line)
+                    waiting.append((line, submitted))
+                    if isinstance(submitted, Job):
+                        wanted.add(submitted.name)
                     last = index == len(self.lines)
                     while waiting and (last or len(waiting) >= AHEAD * self.log.models.lanes):
                         line, job = waiting.popleft()
@@ -92,8 +121,9 @@ class Batch:
                             answer = refused_by(line, job)
                         else:
                             worker.wait(job.name)
-                            answer = answered(line, job.peek(), job.row.created_ms)
-                        _write(out, answer, self.out)
+                            wanted.remove(job.name)
+                            answer = _answer(line, job)
+                        _write(out, {"id": self._id(line)} | answer)
                         progress.answered += 1
                         progress.refused += answer["response"]["status_code"] != 200
                         progress.tokens = worker.tokens
@@ -104,8 +134,40 @@ class Batch:
         try:
             request = request_of(line)
             return self.log.submit(self.model or line.model, key=self.prefix + line.custom_id, **request)
-        except Rejected as problem:
+        except OF_THE_REQUEST as problem:
             return problem
+
+    def _id(self, line: Line) -> str:
+        """What an answer of this batch is known by, and no other's."""
+        return f"{ANSWER}{self.digest}_{line.custom_id}"
+
+    def _answered(self, out: BinaryIO) -> tuple[int, int]:
+        """How many lines are answered already, and how many of them with an error. A torn last one is cut off.
+
+        Errors: UnwritableOutput for a file that is not this batch's, which stays as it is.
+        """
+        out.seek(0)
+        begins = json.dumps({"id": f"{ANSWER}{self.digest}_"})[:-2].encode()
+        count = refused = end = 0
+        for text in out:
+            if not text.endswith(b"\n"):
+                if not (text.startswith(begins) or begins.startswith(text)):
+                    raise UnwritableOutput(str(self.out), "it ends with what no batch has written")
+                break
+            answer = _value(text)
+            if count >= len(self.lines) or answer.get("id") != self._id(self.lines[count]):
+                raise UnwritableOutput(str(self.out), f"its line {count + 1} is no answer to that line of this batch")
+            count, end = count + 1, end + len(text)
+            refused += answer.get("response", {}).get("status_code") != 200
+        out.truncate(end)
+        return count, refused
+
+
+def _answer(line: Line, job: Job) -> dict[str, Any]:
+    try:
+        return answered(line, job.peek(), job.row.created_ms)
+    except ContentErased as erased:
+        return refused_by(line, erased)
 
 
 def _lines(raw: bytes) -> Iterator[Line]:
@@ -141,29 +203,15 @@ def _appending(path: Path) -> Iterator[BinaryIO]:
         raise UnwritableOutput(str(path), error.strerror or str(error)) from error
 
 
-def _answered(out: BinaryIO, lines: list[Line], path: Path) -> int:
-    """How many lines are answered already; a torn last one is cut off. Errors: UnwritableOutput for another's file."""
-    out.seek(0)
-    count = end = 0
-    for text in out:
-        if not text.endswith(b"\n"):
-            break
-        name = _name(text)
-        if count >= len(lines) or name != lines[count].custom_id:
-            raise UnwritableOutput(str(path), f"its line {count + 1} is no answer to that line of this batch")
-        count, end = count + 1, end + len(text)
-    out.truncate(end)
-    return count
-
-
-def _name(text: bytes) -> str | None:
+def _value(text: bytes) -> dict[str, Any]:
+    """The object in a line; an empty one where there is none."""
     try:
         value = json.loads(text)
     except ValueError:
-        return None
-    return value.get("custom_id") if isinstance(value, Mapping) else None
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
-def _write(out: BinaryIO, answer: dict[str, Any], path: Path) -> None:
+def _write(out: BinaryIO, answer: dict[str, Any]) -> None:
     out.write(json.dumps(answer, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass") + b"\n")
     out.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import closing, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,6 +15,7 @@ from ...fsm.ports import Store
 from ...fsm.reading.emission import Emission
 from ..streams.reading import FOLLOW_S
 from ..streams.turns import Turns
+from .beside import begin
 from .models import Models
 from .voice import Say, unsaid
 
@@ -82,16 +83,16 @@ def _run(
             refusals.append(problem)
 
     worker = new_worker(store, models, sink, notice, form, Pace(lanes_max=models.lanes), cache_dir, say=say)
-    with ThreadPoolExecutor(1, "worker") as threads:
-        running = threads.submit(worker.run, jobs, drain=True, asked=True)
-        running.add_done_callback(lambda _: published.put(None))
-        try:
-            while _taken(published, turns):
-                while handed:
-                    yield handed.popleft()
-                yield None
-        finally:
-            worker.stop()
+    running = begin(worker, store, jobs, drain=True, asked=True)
+    running.add_done_callback(lambda _: published.put(None))
+    try:
+        while _taken(published, turns):
+            while handed:
+                yield handed.popleft()
+            yield None
+    finally:
+        worker.stop()
+        wait([running])
     _raise_first(running, refusals)
 
 

@@ -226,3 +226,42 @@ def test_threads_share_a_log(log: decodelog.Log, short_model: Path) -> None:
         thread.join()
     assert texts == [TEXT] * 4
     assert log.audit().ok
+
+
+OPEN = """
+import sys, decodelog
+log = decodelog.open(sys.argv[1])
+pieces = log.submit(sys.argv[2], prompt="a", max_new_tokens=100_000).run()
+print(next(pieces).text, flush=True)
+results = log.map(sys.argv[2], [{"custom_id": f"{n}", "prompt": "b", "max_new_tokens": 5} for n in range(99)])
+print(next(results)[0])
+"""
+
+
+@pytest.mark.contract("API-3")
+def test_a_program_may_end_with_open_iterators(sqlite_url: str, long_model: Path) -> None:
+    """Its workers are stopped, and their jobs are free."""
+    program = [sys.executable, "-c", OPEN, sqlite_url, str(long_model)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "0", "")
+    with decodelog.open(sqlite_url) as log:
+        assert {row.owner for row in log.rows()} == {None}
+
+
+@pytest.mark.contract("API-3")
+def test_a_log_that_is_closed_stops_its_workers(sqlite_url: str, long_model: Path) -> None:
+    log = decodelog.open(sqlite_url)
+    job = log.submit(str(long_model), prompt="a", max_new_tokens=100_000)
+    pieces = job.run()
+    next(pieces)
+    log.close()
+    with decodelog.open(sqlite_url) as again:
+        assert again.job(job.name).row.owner is None
+    pieces.close()
+
+
+def test_a_request_for_several_choices_admits_none_by_mistake(log: decodelog.Log, tmp_path: Path) -> None:
+    model = str(script(tmp_path / "seeded", script={"seed": 1}))
+    with pytest.raises(SchemaViolation, match="submit_choices"):
+        log.submit(model, prompt="a", n=2, temperature=1.0)
+    assert log.jobs() == []

@@ -32,7 +32,7 @@ def test_a_job_is_submitted_run_read_and_proven(sqlite_url: str, short_model: Pa
     async def program(log: decodelog.AsyncLog) -> None:
         job = await log.submit(str(short_model), prompt="say")
         assert "".join([piece.text async for piece in job.run()]) == TEXT
-        result = await job.result()
+        result = await job.result(timeout=0)
         assert (result.text, result.finish_reason) == (TEXT, "eos")
         assert [piece async for piece in job.stream()] == list(job.job.stream())
         assert (await job.audit(reexecute=True)).ok

@@ -43,7 +43,7 @@ CHAT = [{"role": "user", "content": "Hi"}]
 
 def test_each_line_is_answered_in_the_form_of_the_api(sqlite_url: str, short_model: Path, tmp_path: Path) -> None:
     lines = [
-        line("whole", messages=CHAT, temperature=0, logprobs=True, top_logprobs=1),
+        line("whole", messages=CHAT, temperature=0, logprobs=True, top_logprobs=2, top_p=0.01),
         line("short", "/v1/completions", prompt="a", max_tokens=4, temperature=0),
         line("wrong", messages=CHAT, tools=[]),
         line("empty", "/v1/completions", prompt=""),
@@ -59,7 +59,9 @@ def test_each_line_is_answered_in_the_form_of_the_api(sqlite_url: str, short_mod
     body = whole["response"]["body"]
     assert body["choices"][0]["message"] == {"role": "assistant", "content": TEXT}
     assert (body["object"], body["choices"][0]["finish_reason"]) == ("chat.completion", "stop")
-    assert len(body["choices"][0]["logprobs"]["content"]) == len(TEXT.encode()) + 1
+    content = body["choices"][0]["logprobs"]["content"]
+    assert bytes(byte for token in content for byte in token["bytes"]) == TEXT.encode()
+    assert {len(token["top_logprobs"]) for token in content} == {2}
     body = short["response"]["body"]
     assert (body["choices"][0]["text"], body["choices"][0]["finish_reason"]) == (TEXT[:4], "length")
     assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + 4
@@ -119,10 +121,28 @@ def test_a_file_that_is_no_batch_admits_nothing(sqlite_url: str, short_model: Pa
 
 def test_a_file_of_other_answers_is_left_as_it_is(sqlite_url: str, short_model: Path, tmp_path: Path) -> None:
     source = written(tmp_path / "in.jsonl", [line("a", messages=CHAT, max_tokens=1)])
-    other = written(tmp_path / "out.jsonl", [{"custom_id": "b"}])
-    before = other.read_bytes()
-    done = decodelog("batch", source, other, "--model", short_model, "--json", db=sqlite_url)
-    assert (done.code, done.error["code"], other.read_bytes()) == (2, "unwritable_output", before)
+    edited = written(tmp_path / "edited.jsonl", [line("a", messages=CHAT, max_tokens=2)])
+    old = tmp_path / "old.jsonl"
+    assert decodelog("batch", edited, old, "--model", short_model, db=sqlite_url).code == 0
+    other = written(tmp_path / "out.jsonl", [{"custom_id": "a", "response": {}}])
+    (tmp_path / "notes.txt").write_bytes(b"no line end")
+    for out in (other, tmp_path / "notes.txt", source, old):
+        before = out.read_bytes()
+        done = decodelog("batch", source, out, "--model", short_model, "--json", db=sqlite_url)
+        assert (done.code, done.error["code"], out.read_bytes()) == (2, "unwritable_output", before)
+
+
+def test_what_is_wrong_with_this_process_ends_the_batch_and_answers_no_line(
+    sqlite_url: str, short_model: Path, tmp_path: Path
+) -> None:
+    """Run again as it should be, it goes on; and a line that was refused still counts then."""
+    lines = [line("a", messages=CHAT, max_tokens=1), line("b", messages=CHAT, tools=[])]
+    source, out = written(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    done = decodelog("batch", source, out, "--model", tmp_path / "nowhere", "--json", db=sqlite_url)
+    assert (done.code, done.error["code"], out.read_bytes()) == (2, "unknown_model", b"")
+    for _ in range(2):
+        done = decodelog("batch", source, out, "--model", short_model, "--json", db=sqlite_url)
+        assert (done.code, done.json["refused"], len(answers(out))) == (1, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +158,26 @@ def test_a_file_of_other_answers_is_left_as_it_is(sqlite_url: str, short_model: 
 )
 def test_the_fields_of_the_api_mean_what_they_mean_there(body: dict[str, Any], request_fields: dict[str, Any]) -> None:
     request = request_of(line_of(json.dumps(line("a", "/v1/completions", **body)).encode()))
-    assert request == {"prompt": "a", "temperature": 1.0, **request_fields}
+    assert request == {"prompt": "a", "temperature": 1.0, "max_new_tokens": 16, **request_fields}
+
+
+def test_a_chat_without_a_count_goes_on_until_the_context_ends() -> None:
+    request = request_of(line_of(json.dumps(line("a", messages=CHAT)).encode()))
+    assert request == {"messages": CHAT, "temperature": 1.0, "max_new_tokens": "until_context"}
+    both = request_of(line_of(json.dumps(line("a", messages=CHAT, max_tokens=3, max_completion_tokens=9)).encode()))
+    assert both["max_new_tokens"] == 9
 
 
 @pytest.mark.parametrize(
-    "body", [{"n": 2}, {"tools": []}, {"logit_bias": {"a": 1}}, {"response_format": {"type": "xml"}}, {"temprature": 1}]
+    "body",
+    [
+        {"n": 2},
+        {"tools": []},
+        {"logit_bias": {"a": 1}},
+        {"response_format": {"type": "xml"}},
+        {"temprature": 1},
+        {"prompt": "a"},
+    ],
 )
 def test_a_field_that_is_not_taken_is_refused_by_name(body: dict[str, Any]) -> None:
     with pytest.raises(SchemaViolation, match=next(iter(body))):

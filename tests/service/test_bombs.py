@@ -93,9 +93,9 @@ SEALED: dict[str, tuple[Callable[[], bytes], int, str]] = {
 
 
 def exported(rows: list[Stored], head: Head) -> bytes:
-    row = JobRow("job", "a" * 64, "m", Status.CLOSED, "length", 1, 1, head, 1, None, None, None, 0)
+    row = JobRow("job", "a" * 64, "m", Status.CLOSED, "length", 1, 1, head, rows[-1].fence, None, None, None, 0)
     file = io.BytesIO()
-    write(file, [StoredLog("job", head, 1, rows, "", row)])
+    write(file, [StoredLog("job", head, rows[-1].fence, rows, "", row)])
     return file.getvalue()
 
 

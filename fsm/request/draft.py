@@ -217,6 +217,13 @@ class Draft(Plane):
         return self
 
 
+def as_lists(value: Any) -> Any:
+    """A program's value as JSON has it: lists for tuples."""
+    if isinstance(value, Mapping):
+        return {name: as_lists(item) for name, item in value.items()}
+    return [as_lists(item) for item in value] if isinstance(value, tuple | list) else value
+
+
 def parse_draft(raw: bytes) -> Draft:
     """The draft that a strict JSON text is.
 

@@ -27,7 +27,7 @@ from ..jobs.cancel import Cancelled
 from ..jobs.carry import watched
 from ..jobs.voice import Say, unsaid
 from ..streams.reading import FOLLOW_S, Follower, Numbered
-from .job import Job, check_rebuild
+from .job import Job, check_rebuild, folder
 from .log import LANES, Log
 from .values import Explanation, Result, result_of
 
@@ -73,7 +73,7 @@ class AsyncLog:
         await self.close()
 
     async def close(self) -> None:
-        """Close the database's connections; idempotent."""
+        """Wake and refuse whoever still reads, and close the log; see `Log.close`. Idempotent."""
         await asyncio.to_thread(self._ringer.close)
         await asyncio.to_thread(self.log.close)
 
@@ -137,7 +137,7 @@ class AsyncJob:
         check_rebuild(rebuild)
         loop, over = asyncio.get_running_loop(), Flag()
         items, done = asyncio.Queue[Emission | BaseException | None](), loop.create_future()
-        log, kept = self.job.log, None if cache_dir is None else Path(cache_dir)
+        log, kept = self.job.log, folder(cache_dir)
 
         def put(item: Emission | BaseException | None) -> None:
             loop.call_soon_threadsafe(items.put_nowait, item)

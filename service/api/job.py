@@ -67,11 +67,9 @@ class Job:
         Errors: ExtraMissing without torch; UnknownModel, NotAdmissible and others that say why this process cannot.
         """
         check_rebuild(rebuild)
-        kept = None if cache_dir is None else Path(cache_dir)
-        with (
-            extras_named(),
-            closing(carried(self.log.store, self.log.models, [self.name], rebuild, kept, self.log.say)) as pieces,
-        ):
+        log = self.log
+        running = carried(log.store, log.models, [self.name], rebuild, folder(cache_dir), log.say)
+        with extras_named(), closing(running) as pieces:
             for _, emission in pieces:
                 yield emission
 
@@ -132,11 +130,13 @@ class Job:
         until = None if timeout is None else time.monotonic() + timeout
         follower = Follower(self.log.store, self.name)
         with closing(self.log.store.bell()) as bell:
-            while follower.poll() is not None and not follower.ended:
+            follower.poll()
+            while not follower.ended:
                 left = FOLLOW_S if until is None else min(FOLLOW_S, until - time.monotonic())
                 if left <= 0:
                     raise TimeoutError(f"job {self.name} has not ended in {timeout} s; is a worker running?")
                 bell.wait(left)
+                follower.poll()
         return result_of(self.name, follower.transcript)
 
     def peek(self) -> Result:
@@ -185,7 +185,7 @@ class Job:
         """
         if form not in FORMS:
             raise SchemaViolation("form", f"it is one of {', '.join(FORMS)}")
-        how = How(form, kept=None if cache_dir is None else Path(cache_dir), force=force)
+        how = How(form, kept=folder(cache_dir), force=force)
         with extras_named():
             model = self.log.models.load(self.row.model) if tensors or form == REPAIRED else None
             return take(self.log.store, model, self.name, Path(path), new_worker_name(), how)
@@ -195,3 +195,8 @@ def check_rebuild(rebuild: str) -> None:
     """Refuse a way to bring lost rows back that there is not."""
     if rebuild not in REBUILDS:
         raise SchemaViolation("rebuild", f"it is one of {', '.join(REBUILDS)}")
+
+
+def folder(given: Path | str | None) -> Path | None:
+    """A folder as programs name it."""
+    return None if given is None else Path(given)

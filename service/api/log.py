@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ...fsm.errors import SchemaViolation, UnsupportedDatabase
 from ...fsm.ports import JobRow
-from ...fsm.request.draft import draft_from
+from ...fsm.request.draft import as_lists, draft_from
 from ..archive.export import export
 from ..archive.restore import Back, restore
 from ..database import database_url, now_ms, open_database
-from ..inspect.anchors import anchored, keep
-from ..inspect.audit import Report, audit
+from ..inspect.audit import Report, audit, audit_anchored
 from ..inspect.reexecution import again
 from ..jobs.beside import end_all
 from ..jobs.models import Models, home
 from ..jobs.naming import find, find_job
 from ..jobs.voice import Say, unsaid
-from .job import Job
+from .job import Job, check_rebuild, folder
 from .values import Result
 
 if TYPE_CHECKING:
@@ -29,10 +27,9 @@ if TYPE_CHECKING:
     from ...store.archive.bundle import Written
     from ...store.engine import DatabaseStore
     from ...store.memory.log import MemoryStore
-    from .worker import Wanted, Working
+    from .worker import Working
 
 LANES = 16
-AHEAD = 4  # requests of `map` that are admitted for each lane, so that no lane waits for the next one
 
 
 def open(
@@ -131,7 +128,7 @@ class Log:
 
         if (user, system) != (None, None):
             request |= {"messages": _chat(user, system, request.get("messages"))}
-        draft = draft_from(_lists(request))
+        draft = draft_from(as_lists(request))
         name = self.models.lasting_name(model)
         asked = submit_choices(self.store, self.models.load(name), name, draft, now_ms(), key, retain_ms)
         return [Job(self, job) for job in asked.found.jobs]
@@ -159,7 +156,8 @@ class Log:
         """
         from .worker import Working
 
-        return Working(self, None if cache_dir is None else Path(cache_dir), rebuild)
+        check_rebuild(rebuild)
+        return Working(self, folder(cache_dir), rebuild)
 
     def map(
         self,
@@ -179,21 +177,17 @@ class Log:
 
         Errors: those of `submit`, and what keeps this process from running a job.
         """
-        from .worker import Wanted, Working
+        from .worker import Working
 
-        waiting: deque[tuple[str, Job]] = deque()
-        wanted, kept = Wanted(), None if cache_dir is None else Path(cache_dir)
-        with Working(self, kept, "prefill", wanted) as worker:
+        def submitted() -> Iterator[tuple[str, Job]]:
             for request in requests:
                 name = str(request[key])
                 rest = {field: value for field, value in request.items() if field != key}
-                job = self.submit(model, key=prefix + name, **rest)
-                waiting.append((name, job))
-                wanted.add(job.name)
-                if len(waiting) >= AHEAD * self.models.lanes:
-                    yield _ended(worker, wanted, *waiting.popleft())
-            while waiting:
-                yield _ended(worker, wanted, *waiting.popleft())
+                yield name, self.submit(model, key=prefix + name, **rest)
+
+        with Working(self, folder(cache_dir), asked=True) as worker:
+            for name, job in worker.in_order(submitted()):
+                yield name, job.peek()
 
     # ---- proving and keeping ----------------------------------------------------------------------------------
 
@@ -205,22 +199,15 @@ class Log:
         reexecute   also run each job's model again; the first difference is a fault
         anchor      a file of heads that the logs are held to, and to which those of sound logs are added
         """
-        names = None if jobs is None else [job for each in jobs for job in find(self.store, each).jobs]
-        if anchor is None:
-            report = audit(self.store, names)
-        else:
-            path = Path(anchor).resolve()
-            with anchored(path) as anchors:
-                report = audit(self.store, names, anchors)
-                keep(path, anchors.added({fault.job for fault in report.faults}))
+        names = self._names(jobs)
+        report = audit(self.store, names) if anchor is None else audit_anchored(self.store, names, Path(anchor))
         return again(self.store, self.models, names, report) if reexecute else report
 
     def export(
         self, path: Path | str, jobs: Sequence[str] | None = None, *, force: bool = False, redact: bool = False
     ) -> Written:
         """Write the logs of these jobs, or of all, to a file that anybody can verify."""
-        names = None if jobs is None else [job for each in jobs for job in find(self.store, each).jobs]
-        return export(self.store, names, Path(path), force, redact)
+        return export(self.store, self._names(jobs), Path(path), force, redact)
 
     def restore(self, path: Path | str, *, model: str | None = None, cache_dir: Path | str | None = None) -> list[Back]:
         """Bring the jobs of a snapshot or an export into this database, after proving all of it.
@@ -231,13 +218,11 @@ class Log:
 
         if not isinstance(self.store, DatabaseStore):
             raise UnsupportedDatabase(self.url, "what is restored there ends with this process")
-        return restore(self.store, Path(path), None if cache_dir is None else Path(cache_dir), model)
+        return restore(self.store, Path(path), folder(cache_dir), model)
 
-
-def _ended(worker: Working, wanted: Wanted, name: str, job: Job) -> tuple[str, Result]:
-    worker.wait(job.name)
-    wanted.remove(job.name)
-    return name, job.peek()
+    def _names(self, jobs: Sequence[str] | None) -> list[str] | None:
+        """The whole names of jobs and families that these begin; None: of all."""
+        return None if jobs is None else [job for each in jobs for job in find(self.store, each).jobs]
 
 
 def _chat(user: str | None, system: str | None, messages: Any) -> list[dict[str, str]]:
@@ -247,10 +232,3 @@ def _chat(user: str | None, system: str | None, messages: Any) -> list[dict[str,
     if user is None:
         raise SchemaViolation("user", "a system message alone asks for nothing; give user too")
     return [*([{"role": "system", "content": system}] if system is not None else []), {"role": "user", "content": user}]
-
-
-def _lists(value: Any) -> Any:
-    """The value as JSON has it: lists for tuples."""
-    if isinstance(value, Mapping):
-        return {name: _lists(item) for name, item in value.items()}
-    return [_lists(item) for item in value] if isinstance(value, tuple | list) else value

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from ...fsm.errors import LostTenure, Transient
 from ..extras import extras_named
 from ..jobs.beside import begin
+from .job import Job
 
 LOOK_S: Final = 0.2
 """How often it is looked whether a job has ended elsewhere."""
+
+AHEAD: Final = 4
+"""Jobs that are submitted ahead for each lane."""
 
 if TYPE_CHECKING:
     from ...fsm.errors import Problem
@@ -23,6 +28,9 @@ if TYPE_CHECKING:
     from ...fsm.reading.emission import Emission
     from ...runtime.loop.worker import Worker
     from .log import Log
+
+T = TypeVar("T")
+S = TypeVar("S", bound="Job | Problem")
 
 
 class Wanted(Collection[str]):
@@ -48,21 +56,21 @@ class Wanted(Collection[str]):
 
 
 class Working:
-    """A worker over all jobs of a log.
+    """A worker over all jobs of a log, or over those alone that it is given `in_order`.
 
     left     jobs that were left to others, with the reason: those that this process cannot run
     tokens   output tokens that this worker has made visible so far
     """
 
-    def __init__(self, log: Log, cache_dir: Path | None, rebuild: str, jobs: Collection[str] | None = None) -> None:
-        """`jobs`: run these alone, as jobs that somebody asked for (see `Caution`). It may change meanwhile."""
+    def __init__(self, log: Log, cache_dir: Path | None, rebuild: str = "prefill", asked: bool = False) -> None:
+        """With `asked` it runs the jobs of `in_order` alone, as jobs that somebody asked for (see `Caution`)."""
         self.left: dict[str, Problem] = {}
         self.tokens = 0
         self._news = threading.Event()
         self._log = log
         self._cache_dir = cache_dir
         self._rebuild = rebuild
-        self._jobs = jobs
+        self._asked = Wanted() if asked else None
         self._worker: Worker | None = None
         self._running: Future[None] | None = None
 
@@ -93,6 +101,28 @@ class Working:
             self._news.wait(LOOK_S)
             self._news.clear()
 
+    def in_order(self, submitted: Iterable[tuple[T, S]]) -> Iterator[tuple[T, S]]:
+        """Give each pair in its order, once its job has ended; what is no job is not waited for.
+
+        Pairs are read ahead, so that no lane waits for the next job. Errors: those of `wait`.
+        """
+        waiting: deque[tuple[T, S]] = deque()
+        for pair in submitted:
+            waiting.append(pair)
+            if self._asked is not None and isinstance(job := pair[1], Job):
+                self._asked.add(job.name)
+            if len(waiting) >= AHEAD * self._log.models.lanes:
+                yield self._ended(waiting.popleft())
+        while waiting:
+            yield self._ended(waiting.popleft())
+
+    def _ended(self, pair: tuple[T, S]) -> tuple[T, S]:
+        if isinstance(job := pair[1], Job):
+            self.wait(job.name)
+            if self._asked is not None:
+                self._asked.remove(job.name)
+        return pair
+
     def _see(self, job: str, emissions: Sequence[Emission], state: State) -> None:
         self.tokens += sum(len(emission.tokens) for emission in emissions)
         if state.ending is not None:
@@ -104,7 +134,7 @@ class Working:
             self._news.set()
 
     def __enter__(self) -> Self:
-        self._running = begin(self._new(), self._log.store, self._jobs, asked=self._jobs is not None)
+        self._running = begin(self._new(), self._log.store, self._asked, asked=self._asked is not None)
         return self
 
     def __exit__(

@@ -7,11 +7,11 @@ the same file goes on with the same jobs, and an edited one is another batch.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -35,8 +35,8 @@ from ...fsm.errors import (
     UnwritableOutput,
 )
 from ..api.job import Job
-from ..api.log import AHEAD, Log
-from ..api.worker import Wanted, Working
+from ..api.log import Log
+from ..api.worker import Working
 from ..files import sync_folder
 from .chat import Line, answered, line_of, refused_by, request_of
 
@@ -73,7 +73,6 @@ class Batch:
     model: str | None = None
     cache_dir: Path | None = None
     lines: list[Line] = field(init=False)
-    prefix: str = field(init=False)
     digest: str = field(init=False)
     progress: Progress = field(init=False)
 
@@ -90,7 +89,6 @@ class Batch:
             raise UnwritableOutput(str(self.out), "it is the file of the requests")
         name = "" if self.model is None else self.log.models.lasting_name(self.model)
         self.digest = sha256(sha256(raw).digest() + name.encode()).hexdigest()[:32]
-        self.prefix = f"batch/{self.digest}/"
         self.lines = list(_lines(raw))
         self.progress = Progress(len(self.lines))
 
@@ -99,47 +97,46 @@ class Batch:
 
         Errors: UnwritableOutput, the store's, and what keeps this process from running a job.
         """
-        with _appending(self.out) as out:
-            progress = self.progress
+        progress = self.progress
+        with _opened(self.out) as out:
             progress.answered, progress.refused = self._answered(out)
-            done = progress.answered
             yield progress
-            if done == len(self.lines):
+            if not (left := self.lines[progress.answered :]):
                 return
-            waiting: deque[tuple[Line, Job | Problem]] = deque()
-            wanted = Wanted()
-            with Working(self.log, self.cache_dir, "prefill", wanted) as worker:
-                for index, line in enumerate(self.lines[done:], done + 1):
-                    submitted = self._submitted(line)
-                    waiting.append((line, submitted))
-                    if isinstance(submitted, Job):
-                        wanted.add(submitted.name)
-                    last = index == len(self.lines)
-                    while waiting and (last or len(waiting) >= AHEAD * self.log.models.lanes):
-                        line, job = waiting.popleft()
-                        if isinstance(job, Problem):
-                            answer = refused_by(line, job)
-                        else:
-                            worker.wait(job.name)
-                            wanted.remove(job.name)
-                            answer = _answer(line, job)
-                        _write(out, {"id": self._id(line)} | answer)
-                        progress.answered += 1
-                        progress.refused += answer["response"]["status_code"] != 200
-                        progress.tokens = worker.tokens
-                        yield progress
+            with Working(self.log, self.cache_dir, asked=True) as worker:
+                for line, job in worker.in_order((line, self._submitted(line)) for line in left):
+                    answer = refused_by(line, job) if isinstance(job, Problem) else _answer(line, job)
+                    self._write(out, {"id": self._id(line)} | answer)
+                    progress.answered += 1
+                    progress.refused += answer["response"]["status_code"] != 200
+                    progress.tokens = worker.tokens
+                    yield progress
+            with self._writing():
+                os.fsync(out.fileno())
 
     def _submitted(self, line: Line) -> Job | Problem:
         """The job of a line; what is wrong with its request is the line's own answer."""
         try:
             request = request_of(line)
-            return self.log.submit(self.model or line.model, key=self.prefix + line.custom_id, **request)
+            return self.log.submit(self.model or line.model, key=f"batch/{self.digest}/{line.custom_id}", **request)
         except OF_THE_REQUEST as problem:
             return problem
 
     def _id(self, line: Line) -> str:
         """What an answer of this batch is known by, and no other's."""
         return f"{ANSWER}{self.digest}_{line.custom_id}"
+
+    def _write(self, out: BinaryIO, answer: dict[str, Any]) -> None:
+        with self._writing():
+            out.write(json.dumps(answer, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass") + b"\n")
+            out.flush()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UnwritableOutput(str(self.out), error.strerror or str(error)) from error
 
     def _answered(self, out: BinaryIO) -> tuple[int, int]:
         """How many lines are answered already, and how many of them with an error. A torn last one is cut off.
@@ -186,21 +183,18 @@ def _lines(raw: bytes) -> Iterator[Line]:
 
 
 @contextmanager
-def _appending(path: Path) -> Iterator[BinaryIO]:
-    """The file of answers, for this process alone; what is in it stays."""
-    import fcntl
-
-    try:
-        with path.open("a+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UnwritableOutput(str(path), "another process writes this batch") from error
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The file of answers, for this process alone, with all that is in it. Errors: UnwritableOutput."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("a+b"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             sync_folder(path.absolute().parent)
-            yield file
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise UnwritableOutput(str(path), error.strerror or str(error)) from error
+        except BlockingIOError as error:
+            raise UnwritableOutput(str(path), "another process writes this batch") from error
+        except OSError as error:
+            raise UnwritableOutput(str(path), error.strerror or str(error)) from error
+        yield file
 
 
 def _value(text: bytes) -> dict[str, Any]:
@@ -210,8 +204,3 @@ def _value(text: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _write(out: BinaryIO, answer: dict[str, Any]) -> None:
-    out.write(json.dumps(answer, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass") + b"\n")
-    out.flush()

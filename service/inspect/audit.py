@@ -14,7 +14,7 @@ from ...store.archive.bundle import Bundle
 from ...store.archive.frames import begins
 from ...store.reading.audit import ShowsRows, audit_rows
 from ..signing import PublicKey, signature_faults
-from .anchors import Anchors
+from .anchors import Anchors, anchored, keep
 
 CHANGES: Final = 3
 """States of an ended job's log, one after the other: whole, sealed, erased."""
@@ -130,6 +130,14 @@ def audit(log: AuditedLog, jobs: Sequence[str] | None = None, anchors: Anchors |
         events += audited.events
         faults += audited.faults
     return Report(sum(each.jobs for each in stored), events, faults, sealed=len(sealed), erased=len(erased))
+
+
+def audit_anchored(log: AuditedLog, jobs: Sequence[str] | None, path: Path) -> Report:
+    """The report of an audit that also holds the logs to the anchors in a file, and adds to them what it has proven."""
+    with anchored(path.resolve()) as anchors:
+        report = audit(log, jobs, anchors)
+        keep(path.resolve(), anchors.added({fault.job for fault in report.faults}))
+    return report
 
 
 def verify(path: Path | str, key: PublicKey | None = None) -> Report:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing, suppress
 from pathlib import Path
@@ -53,22 +53,10 @@ def watched(
     """`carried`, with a None at least every `FOLLOW_S` seconds in which there is nothing to give."""
     handed: deque[Carried] = deque()
     turns = Turns(store, jobs, lambda job, emission: handed.append((job, emission)))
-    if not all(store.row(job).status.terminal for job in jobs):
-        yield from _run(store, models, jobs, turns, handed, form, cache_dir, say)
-    turns.catch_up()
-    yield from handed
-
-
-def _run(
-    store: Store,
-    models: Models,
-    jobs: Sequence[str],
-    turns: Turns,
-    handed: deque[Carried],
-    form: str,
-    cache_dir: Path | None,
-    say: Say,
-) -> Iterator[Carried | None]:
+    if all(store.row(job).status.terminal for job in jobs):
+        turns.catch_up()
+        yield from handed
+        return
     from ...runtime.loop.worker import Pace
     from .compose import new_worker
 
@@ -94,6 +82,8 @@ def _run(
         worker.stop()
         wait([running])
     _raise_first(running, refusals)
+    turns.catch_up()
+    yield from handed
 
 
 def _taken(published: Published, turns: Turns) -> bool:

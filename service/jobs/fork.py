@@ -9,7 +9,7 @@ from ...fsm.machine.events import Parent
 from ...fsm.ports import Store
 from ...fsm.reading.transcript import Transcript
 from ...fsm.request.admission import check
-from ...fsm.request.draft import draft_from
+from ...fsm.request.draft import as_lists, draft_from
 from ...fsm.request.envelope import Envelope, admitted
 from ...fsm.request.seal import seal
 from ...fsm.request.transforms import Grammar
@@ -87,7 +87,7 @@ def forked(origin: Envelope, prefix: list[int], flags: dict[str, Any], model: Mo
 
     The model is the origin's.
     """
-    draft = draft_from({"token_ids": prefix, **flags})
+    draft = draft_from(as_lists({"token_ids": prefix, **flags}))
     ends = origin.termination.eos_ids if draft.eos_token_ids is None else draft.eos_token_ids
     draft = draft.model_copy(update={"eos_token_ids": None})  # they are to be of the origin's, which may have turns
     asked = seal(draft, model.facts, model.runtime, model.text, seed).model_dump(by_alias=True)
@@ -100,11 +100,4 @@ def forked(origin: Envelope, prefix: list[int], flags: dict[str, Any], model: Mo
     sampled = value["policy"]["family"] == "sample"
     algorithm = flags.get("rng_algorithm", origin.rng.algorithm)
     value["rng"] |= {"seed": flags.get("seed", seed if sampled else 0), "algorithm": algorithm}
-    return admitted(_lists(value))
-
-
-def _lists(value: Any) -> Any:
-    """The value as JSON has it: lists for tuples."""
-    if isinstance(value, dict):
-        return {name: _lists(item) for name, item in value.items()}
-    return [_lists(item) for item in value] if isinstance(value, tuple | list) else value
+    return admitted(as_lists(value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +15,6 @@ from ..edge import FAILED, UNPROVEN
 from . import options
 
 if TYPE_CHECKING:
-    from ....store.engine import DatabaseStore
-    from ....store.memory.log import MemoryStore
     from ...inspect.audit import Report
 
 Reexecute = Annotated[
@@ -46,28 +43,18 @@ def audit(
 ) -> None:
     """Prove the logs from what is stored; exit 1 on a fault, 3 where jobs were to be run again and were not."""
     from ...inspect.audit import audit as audit_jobs
+    from ...inspect.audit import audit_anchored
     from ...inspect.reexecution import again
 
     if job is not None and every:
         raise typer.BadParameter("name one job, or give --all")
     with opened(db) as store:
         jobs = None if job is None else find(store, job).jobs
-        report = audit_jobs(store, jobs) if anchor is None else held(store, jobs, anchor)
+        report = audit_jobs(store, jobs) if anchor is None else audit_anchored(store, jobs, anchor)
         if reexecute:
             with terminal.progress("running jobs again") as tell_job:
                 report = again(store, Models(home(), lanes=1), jobs, report, tell_job)
     tell(report, json)
-
-
-def held(store: DatabaseStore | MemoryStore, jobs: Sequence[str] | None, path: Path) -> Report:
-    """The report of an audit that also holds the logs to the anchors in a file, and adds to them what it has proven."""
-    from ...inspect.anchors import anchored, keep
-    from ...inspect.audit import audit as audit_jobs
-
-    with anchored(path.resolve()) as anchors:
-        report = audit_jobs(store, jobs, anchors)
-        keep(path.resolve(), anchors.added({fault.job for fault in report.faults}))
-    return report
 
 
 def tell(report: Report, json: bool) -> None:

@@ -15,8 +15,6 @@ from . import options
 if TYPE_CHECKING:
     from ...batch.run import Progress
 
-LANES = 8
-
 Source = Annotated[
     Path, typer.Argument(metavar="IN.jsonl", help="Requests, in the form of OpenAI's batch files.", show_default=False)
 ]
@@ -27,14 +25,13 @@ Model = Annotated[
     str | None,
     typer.Option("--model", metavar="NAME|DIR", help="For every line, whatever its body names.", show_default=False),
 ]
-Lanes = Annotated[int, typer.Option("--lanes", min=1, max=1024, metavar="N", help="Jobs to run at a time.")]
 
 
 def batch(
     source: Source,
     out: Out,
     model: Model = None,
-    lanes: Lanes = LANES,
+    lanes: options.Lanes = options.LANES,
     cache_dir: options.CacheDir = None,
     db: options.Database = None,
     json: options.Json = False,

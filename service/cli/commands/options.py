@@ -55,6 +55,9 @@ CacheDir = Annotated[
 ]
 
 
+LANES = 8
+Lanes = Annotated[int, typer.Option("--lanes", min=1, max=1024, metavar="N", help="Jobs to run at a time.")]
+
 PublicKey = Annotated[
     Path | None,
     typer.Option(

@@ -25,15 +25,12 @@ if TYPE_CHECKING:
     from ....fsm.ports import Store
     from ....fsm.reading.emission import Emission
 
-LANES = 8
-
 Drain = Annotated[bool, typer.Option("--drain", help="End when no job is left to run.")]
-Lanes = Annotated[int, typer.Option("--lanes", min=1, max=1024, metavar="N", help="Jobs to run at a time.")]
 
 
 def worker(
     drain: Drain = False,
-    lanes: Lanes = LANES,
+    lanes: options.Lanes = options.LANES,
     rebuild: options.Rebuild = "prefill",
     cache_dir: options.CacheDir = None,
     db: options.Database = None,
@@ -53,7 +50,7 @@ def work(
     json: bool,
     drain: bool,
     form: str,
-    lanes: int = LANES,
+    lanes: int = options.LANES,
     cache_dir: Path | None = None,
 ) -> None:
     """Run `jobs`, or all there are. Exits with 1 where one failed or could not be run here, as Ctrl-C does with 130."""

@@ -25,8 +25,6 @@ from decodelog.fsm.errors import (
 )
 from decodelog.runtime.families.scripted.model import load_scripted
 
-pytestmark = pytest.mark.contract("API-1")
-
 
 @pytest.fixture
 def log(sqlite_url: str) -> Iterator[decodelog.Log]:
@@ -170,7 +168,6 @@ def test_a_job_travels_as_a_file(log: decodelog.Log, long_model: Path, tmp_path:
     assert (written.jobs, decodelog.verify(tmp_path / "all.dlog").erased) == (1, 1)
 
 
-@pytest.mark.contract("API-4")
 def test_a_model_of_ones_own_has_a_name_of_ones_own(sqlite_url: str, short_model: Path) -> None:
     own = {"mine": load_scripted(short_model)}
     with decodelog.open(sqlite_url, models=own) as log:

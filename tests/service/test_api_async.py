@@ -13,7 +13,7 @@ from commandline import PATIENCE_S, TEXT
 
 import decodelog
 
-pytestmark = pytest.mark.contract("API-1", "API-3")
+pytestmark = pytest.mark.contract("API-3")
 
 Program = Callable[[decodelog.AsyncLog], Coroutine[Any, Any, None]]
 

@@ -104,7 +104,6 @@ def test_what_needs_an_extra_names_it(
     assert f"pip install 'decodelog[{extra}]'" in done.stderr
 
 
-@pytest.mark.contract("API-1")
 def test_a_program_reads_and_proves_jobs_without_an_extra(
     sqlite_url: str, job: str, short_model: Path, tmp_path: Path
 ) -> None:

@@ -16,8 +16,6 @@ import decodelog as package
 from decodelog.fsm.errors import SchemaViolation
 from decodelog.service.batch.chat import line_of, request_of
 
-pytestmark = pytest.mark.contract("API-2")
-
 
 def line(custom_id: str, url: str = "/v1/chat/completions", **body: Any) -> dict[str, Any]:
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": {"model": "m", **body}}
@@ -70,7 +68,7 @@ def test_each_line_is_answered_in_the_form_of_the_api(sqlite_url: str, short_mod
     assert len(jobs(sqlite_url)) == 2
 
 
-@pytest.mark.contract("RES-4")
+@pytest.mark.contract("API-2", "RES-4")
 def test_a_batch_that_is_killed_again_and_again_answers_each_line_once(
     sqlite_url: str, seeded: Path, tmp_path: Path
 ) -> None:

@@ -13,8 +13,6 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAGES = sorted(EXAMPLES.glob("*.py"))
 
-pytestmark = pytest.mark.contract("API-1")
-
 
 def run(name: str, folder: Path) -> str:
     return subprocess.run(

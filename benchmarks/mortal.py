@@ -18,7 +18,7 @@ from decodelog.fsm.machine.state import State
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.seal import seal
-from decodelog.runtime.loop.worker import Pace
+from decodelog.runtime.loop.pace import Pace
 from decodelog.runtime.model.port import Model
 from decodelog.service.database import now_ms
 from decodelog.service.jobs.compose import new_worker

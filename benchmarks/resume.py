@@ -13,6 +13,7 @@ from measuring import Figures, median_ratio, medians, take_turns
 from decodelog.fsm.ports import Store
 from decodelog.fsm.request.draft import Draft
 from decodelog.runtime.families.session import Prefill
+from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.segments import Segments
@@ -58,14 +59,14 @@ def take_over(store: Store, model: NativeModel, job: str, cache_dir: Path | None
     worker = f"worker {time.monotonic_ns()}"
     begin = time.perf_counter()
     (claim,) = store.claim(worker, LEASE_MS, 1, [job])
-    engine = Engine(store, model, segments=segments)
+    engine = Engine(store, model, Context(segments=segments))
     held = Job.load(store, claim)
     engine.adopt(held, worker)
     for _ in range(turns):
         engine.turn()
     engine.settle()
     taken = time.perf_counter() - begin
-    state = held.transcript.state
+    state = held.durable.transcript.state
     if turns == 1 and (state is None or state.frontier.processed != TOKENS):
         raise RuntimeError(f"the job stands at {state and state.frontier}")
     engine.close()

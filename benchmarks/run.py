@@ -10,6 +10,7 @@ from typing import Annotated
 
 import machine
 import typer
+from api import api
 from bars import ROWS, Row
 from control import control
 from folding import folding
@@ -39,6 +40,7 @@ MEASURES: dict[str, tuple[Measure, int]] = {
     "text": (text, 5),
     "sealing": (sealing, 5),
     "resume": (resume, 5),
+    "api": (api, 5),
     "torture": (torture, 1),
     "simulation": (simulation, 1),
 }

@@ -13,11 +13,11 @@ from typing import Any
 from ..errors import BrokenInvariant, EvidenceSealed
 from ..evidence.prompt_record import check, digest, text_of
 from ..evidence.receipt import Receipt, Selection, issue
-from ..output.horizon import START, end_before, flush
+from ..output.horizon import START, flush
 from ..output.standing import Standing
-from ..output.stop_matcher import Match
-from ..output.structure import BEGUN, Structure, sought, watch
+from ..output.structure import BEGUN, sought
 from ..request.finish import FROM_OUTSIDE, FinishReason, rank
+from .commit import committed
 from .compiled import target
 from .events import (
     STATE_BYTES,
@@ -223,60 +223,6 @@ def output_committed(state: State, event: OutputCommitted) -> State:
     if event.output != after.frontier.output or len(proof) != STATE_BYTES or not after.digest().startswith(proof):
         raise BrokenInvariant(clause="FSM-6", reason=f"output {event.output} does not lead to the recorded state")
     return after
-
-
-def committed(state: State) -> State:
-    """Consume the issued receipt: a pure function of (state, receipt), so a crash before it draws nothing again."""
-    status = target(state.status, OUTPUT_COMMITTED)
-    receipt, spec = state.receipt, state.spec
-    if receipt is None:
-        raise BrokenInvariant(clause="FSM-5", reason="a DECIDED state holds no receipt")
-    frontier = state.frontier.after_commit()
-    hidden = receipt.hidden and spec.skip_special
-    armed = frontier.output >= spec.min_new_tokens
-    token = receipt.selection.token
-    ends = armed and token in spec.ending_ids
-    withheld = ends and token in spec.withheld_ids
-    advance = end_before if withheld else spec.advance
-    structure, piece, standing = state.structure, receipt.piece, None
-    if structure is not None:
-        structure, piece = structured(spec, structure, receipt, hidden, armed)
-    horizon, delta, match = advance(state.horizon, spec.matcher, piece, hidden, spec.include_stop, armed)
-    if structure is not None:
-        standing = structure.standing
-        if match is not None and cuts(match, state.horizon.position, 0 if hidden else len(piece), ends, spec):
-            standing = Standing.INCOMPLETE
-        structure = structure._replace(standing=standing)
-        cut = len(piece) < len(receipt.piece) and not withheld
-        if cut and spec.alignment == "token" and (match is None or spec.include_stop):
-            # The structure ends within the token, and all of the token is text; no stop counts behind the structure.
-            counts = match is not None
-            horizon, delta, _ = spec.advance(
-                state.horizon, spec.matcher, receipt.piece, False, spec.include_stop, counts
-            )
-    due = spec.due(token, frontier.output, match is not None, standing)
-    stop = spec.matched(due, token, match) if due else None
-    return State(
-        spec, status, state.tenure, frontier, horizon, None, receipt.receipt_id, b"", delta, due, None, structure, stop
-    )
-
-
-def cuts(match: Match, position: int, size: int, ends: bool, spec: Spec) -> bool:
-    """Whether a stop string ends the text before the end of the structure, and so leaves it incomplete.
-
-    position, size   of the token's bytes that can be text;  ends  the token ends the output by itself
-    """
-    if ends and spec.grammar is not None:  # then the structure had ended before it
-        return match.start < position and not spec.include_stop
-    return match.end != position + size
-
-
-def structured(spec: Spec, before: Structure, receipt: Receipt, hidden: bool, armed: bool) -> tuple[Structure, bytes]:
-    """Where the token leaves the structure, and what of its bytes can be text: none after the structure's end."""
-    if receipt.structure is not None:
-        return Structure(receipt.structure), receipt.piece
-    structure, taken = watch(before, spec.detectors, receipt.piece, hidden, armed)
-    return structure, receipt.piece if hidden else receipt.piece[:taken]
 
 
 def ending_reasons(state: State, outside: Collection[FinishReason]) -> tuple[FinishReason, ...]:

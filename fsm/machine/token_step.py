@@ -1,15 +1,14 @@
 """An ordinary step in one go: a call over the pending token, a decision on its scores, and its commit.
 
-Nearly every step is one, and deciding it command by command asks the same things of the same state again and again.
-Here they are asked once, and the step stays one value from here to the log's bytes. Whatever is not ordinary is left to
-`transition`, errors included, and a property test holds the two equal, event by event. The fold does not know of this:
-what it replays was made here.
+Nearly every `TakeStep` is one, and deciding it command by command asks the same things of the same state again and
+again. Here they are asked once, and the step stays one value from here to the log's bytes. What is not ordinary is left
+to the three commands, errors included, and a property test holds the two equal, event by event.
 """
 
 from __future__ import annotations
 
 from ..evidence.receipt import Selection, identify
-from ..output.horizon import end_before
+from .commit import released
 from .compiled import target
 from .events import STATE_BYTES, TokenStep
 from .fold import SCORES_BYTES
@@ -43,10 +42,8 @@ def step(
     called = make(State, before)
     receipt = identify(spec.binding, output, branch, called.digest(), scores, selection, piece, special)
     output += 1
-    hidden, armed = special and spec.skip_special, output >= spec.min_new_tokens
     token = selection.token
-    advance = end_before if token in spec.withheld_ids and armed else spec.advance
-    horizon, delta, match = advance(horizon, spec.matcher, piece, hidden, spec.include_stop, armed)
+    horizon, delta, match = released(spec, horizon, output, token, piece, special and spec.skip_special)
     due = spec.due(token, output, match is not None)
     stop = spec.matched(due, token, match) if due else None
     pending = make(Frontier, (prompt, output, lanes, 1, PENDING_NEXT_CALL))

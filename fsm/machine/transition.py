@@ -15,6 +15,7 @@ from ..evidence.receipt import Selection
 from ..output.standing import Standing
 from ..request.finish import FROM_OUTSIDE, FinishReason, rank
 from . import token_step as ordinary
+from .commit import committed
 from .events import (
     STATE_BYTES,
     AttemptStarted,
@@ -30,7 +31,7 @@ from .events import (
     TokenStep,
     expand,
 )
-from .fold import committed, decided, ending_reasons, fold, issued
+from .fold import decided, ending_reasons, fold, issued
 from .next_step import due_reasons
 from .state import State
 
@@ -92,6 +93,13 @@ class CommitOutput(NamedTuple):
     receipt_id: bytes | None = None
 
 
+class TakeStep(NamedTuple):
+    """Report a call over the newest token, decide on its scores, and commit: what nearly every turn does for a job."""
+
+    call: CompleteCall
+    decision: IssueDecision
+
+
 class CloseRequest(NamedTuple):
     """End the job now: cancelled or timed out, or with a reason that `next_step` found due. Any other is refused.
 
@@ -117,6 +125,7 @@ Command = (
     | RecordPrompt
     | IssueDecision
     | CommitOutput
+    | TakeStep
     | CloseRequest
     | FailRequest
 )
@@ -153,36 +162,10 @@ def transition(state: State, command: Command) -> Proposal:
 
 def transitions(state: State, commands: Sequence[Command]) -> Proposal:
     """Decide commands in order as one proposal; commands after the one that ends the job are left out."""
-    if (proposal := _ordinary(state, commands)) is not None:
-        return proposal
-    return one_by_one(state, commands)
-
-
-def _ordinary(state: State, commands: Sequence[Command]) -> Proposal | None:
-    """What an ordinary step leads to; None where these commands are none."""
-    if len(commands) != 3:
-        return None
-    call, decision, commit = commands
-    if not (
-        isinstance(call, CompleteCall) and isinstance(decision, IssueDecision) and isinstance(commit, CommitOutput)
-    ):
-        return None
-    selection, piece, hidden, branch, structure = decision
-    if structure is not None or commit.receipt_id is not None:
-        return None
-    made = ordinary.step(state, *call, selection, piece, hidden, branch)
-    if made is None:
-        return None
-    step, after = made
-    proposal = Proposal((step,), (after,), after)
-    return ended_if_due(proposal) if after.due else proposal
-
-
-def one_by_one(state: State, commands: Sequence[Command]) -> Proposal:
-    """As `transitions`, which is faster where it can be."""
     proposal = Proposal((), (), state)
     for command in commands:
-        proposal = proposal.then(transition(proposal.state, command))
+        made = transition(proposal.state, command)
+        proposal = proposal.then(made) if proposal.entries else made
         if proposal.state.ending is not None:
             break
     return proposal
@@ -231,6 +214,17 @@ def commit_output(state: State, command: CommitOutput) -> Proposal:
     return ended_if_due(proposed(commit, after))
 
 
+def take_step(state: State, command: TakeStep) -> Proposal:
+    """An ordinary step as one entry; any other as its three commands, errors included."""
+    call, (selection, piece, hidden, branch, structure) = command
+    made = None if structure is not None else ordinary.step(state, *call, selection, piece, hidden, branch)
+    if made is None:
+        return transitions(state, (*command, CommitOutput()))
+    step, after = made
+    proposal = Proposal((step,), (after,), after)
+    return ended_if_due(proposal) if after.due else proposal
+
+
 def ended_if_due(proposal: Proposal) -> Proposal:
     """A commit, and the end that it makes due."""
     due = due_reasons(proposal.state)
@@ -270,6 +264,7 @@ _DECIDE: dict[type, Callable[[State, Any], Proposal]] = {
     RecordPrompt: record_prompt,
     IssueDecision: issue_decision,
     CommitOutput: commit_output,
+    TakeStep: take_step,
     CloseRequest: close_request,
     FailRequest: fail_request,
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..errors import BrokenInvariant
+from ..machine.commit import released
 from ..machine.events import STEP_EVENTS, STEPS, Step, TokenStep
 from ..machine.fold import SCORES_BYTES
 from ..machine.frontier import Frontier
@@ -90,9 +91,8 @@ def pass_over(transcript: Transcript, steps: Sequence[Step]) -> int:
     if state is None or state.structure is not None or state.status is not Status.PENDING or state.tenure.failures:
         return 0
     spec, horizon, due, delta, last_receipt = state.spec, state.horizon, state.due, state.delta, state.last_receipt
-    advance, matcher, include_stop, skip_special = spec.advance, spec.matcher, spec.include_stop, spec.skip_special
     prompt, output, processed, unprocessed, suffix = state.frontier
-    token_ids, moments = list[int](), list[Moment]()
+    skip_special, token_ids, moments = spec.skip_special, list[int](), list[Moment]()
     for step in steps:
         if isinstance(step, TokenStep):
             tokens, lanes, scores, _, selection, piece, special, receipt_id, claimed, _, structure, _ = step
@@ -105,8 +105,8 @@ def pass_over(transcript: Transcript, steps: Sequence[Step]) -> int:
             break
         output, processed, last_receipt, sequence = claimed, lanes, receipt_id, sequence + STEP_EVENTS
         token, before = selection.token, horizon
-        hidden, armed = special and skip_special, output >= spec.min_new_tokens
-        horizon, delta, match = advance(before, matcher, piece, hidden, include_stop, armed)
+        hidden = special and skip_special
+        horizon, delta, match = released(spec, before, output, token, piece, hidden)
         due = spec.due(token, output, match is not None)
         token_ids.append(token)
         moments.append(Moment(sequence, delta, before, horizon, selection, piece, hidden))

@@ -38,6 +38,7 @@ from ...fsm.errors import (
     SessionOfAnotherThread,
     TokenOutOfRange,
 )
+from ..caches.abi import CacheAbi
 from ..caches.arena import Arena, Lane
 from ..caches.binding import verify_binding
 from .decoder.model import Decoder, Segment, Watch
@@ -108,6 +109,15 @@ class Session:
         """What the probe of this stack has found, as (name, value) pairs."""
         probed = "alike in every row and slot, beside any mates"
         return ("call_rows", str(self.call_rows)), ("call_rows_probed", probed)
+
+    @property
+    def cache(self) -> Session:
+        """Its lanes hold K/V rows, which `rows` and `restore` take out and put back."""
+        return self
+
+    @property
+    def abi(self) -> CacheAbi:
+        return self.arena.abi
 
     # ---- lanes -----------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,7 @@
-"""From jobs that need the model to model calls, and from their results to commands: ALL_NEW or ALL_OLD."""
+"""The model calls of a turn, and what is to be reported of them: ALL_NEW or ALL_OLD."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -12,86 +11,111 @@ import numpy as np
 from torch import Tensor
 
 from ...fsm.errors import ForeignLane, NoFreeSlot, NonFiniteScores, Problem
-from ...fsm.failpoints import Reached, unheard
 from ...fsm.machine.next_step import owes_prompt
-from ...fsm.machine.transition import Command, CompleteCall, FailCall, FailRequest, RebuildLanes, RecordPrompt
+from ...fsm.machine.transition import (
+    Command,
+    CompleteCall,
+    FailCall,
+    FailRequest,
+    IssueDecision,
+    RebuildLanes,
+    RecordPrompt,
+    TakeStep,
+)
 from ...fsm.ports import Outcome
-from ..families.session import Decode, Prefill, Session
+from ..families.session import Decode, Prefill
 from ..faults import is_fault, told
-from ..model.port import Caller, Model
+from ..model.port import Model, ModelSession, RowCache
 from ..policy.scores import VocabularyAxis
+from .context import DEFAULT, Context
 from .job import Job
 from .prompt_record import PromptScores
 from .segments import Segments
+from .turn_plan import COMMIT
 
 
-class Called(NamedTuple):
-    """What one call did for one job: what is to be reported, and its score row where there is one to decide on."""
+class CallResult(NamedTuple):
+    """What one call did for one job.
+
+    report  what is to be said of it
+    row     the job's row of the batch's scores; None where there is none to decide on
+    """
 
     job: Job
     report: tuple[Command, ...]
-    batch: Tensor | None = None
-    row: int = 0
+    row: int | None = None
+
+    def then(self, decision: IssueDecision) -> tuple[Command, ...]:
+        """The report, the decision on the row, and its commit."""
+        if len(self.report) == 1 and isinstance(call := self.report[0], CompleteCall):
+            return (TakeStep(call, decision),)
+        return (*self.report, decision, COMMIT)
+
+
+class Batch(NamedTuple):
+    """What one model call did: [rows, V] float32 score rows, and its jobs' parts in it."""
+
+    results: list[CallResult]
+    scores: Tensor | None = None
 
 
 class Batcher:
-    """Groups jobs into calls by their declared width and keeps a job's fault from its mates.
+    """Makes the model calls of a turn, and keeps a job's fault from its mates.
 
-    form      how lost lanes come back: "prefill" is one call over the processed prefix; "reexecute" repeats the calls
-              that made them, by the log, and is bit-exact on one stack at the price of one call a token
-    segments  where rows are kept, if they are; those come first, and only what they lack is computed
-    spare     rows of each lane beyond those that its job can need
+    form, segments   see `Context`
+    spare            rows of each lane beyond those that its job can need
     """
 
-    def __init__(
-        self,
-        model: Model,
-        form: str = "prefill",
-        segments: Segments | None = None,
-        at: Reached = unheard,
-        spare: int = 0,
-    ) -> None:
+    def __init__(self, model: Model, context: Context = DEFAULT, spare: int = 0) -> None:
         self.model = model
-        self._at = at
-        self._form = form
-        self._segments = segments
+        self._at = context.at
+        self._form = context.form
+        self._segments = context.segments
         self._spare = spare
-        self._sessions: dict[int, Caller] = {}
+        self._sessions: dict[int, ModelSession] = {}
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
 
-    def call(self, jobs: Iterable[Job]) -> list[Called]:
-        """Run the model once over each job's unprocessed suffix, or over what its lost lane held.
+    def call(self, calls: Iterable[Sequence[Job]]) -> list[Batch]:
+        """Run the model once over the unprocessed suffixes of each call's jobs, or over what a lost lane held.
 
-        Decodes share calls; a prefill, a rebuild, and a decode after a failed call are called alone.
+        A job that finds no free slot is in none of the batches.
         """
-        together: dict[int, list[Job]] = defaultdict(list)
-        done: list[Called] = []
-        for job in jobs:
-            width = job.state.spec.envelope.runtime.batch_width
-            if job.lane is not None and job.token is not None and not job.state.tenure.failures:
-                together[width].append(job)
-            else:
-                done += self._guarded([job])
-        for mates in together.values():
-            done += self._guarded(mates)
-        if self._segments is not None:
-            faults = dict(self._segments.follow(self._holding([result.job for result in done])))
-            done = [self._failed(each.job, faults[each.job]) if each.job in faults else each for each in done]
-        return done
+        batches = [batch for jobs in calls for batch in self._guarded(jobs)]
+        return batches if self._segments is None else self._kept(batches, self._segments)
 
-    def _holding(self, jobs: Iterable[Job]) -> list[tuple[Job, Session]]:
+    def call_alone(self, job: Job) -> CallResult:
+        """The call of one job. Errors: NoFreeSlot."""
+        for batch in self.call([[job]]):
+            return batch.results[0]
+        raise NoFreeSlot(0)
+
+    def _kept(self, batches: list[Batch], segments: Segments) -> list[Batch]:
+        """The batches, with their lanes' new rows handed over to be kept; that a job's could not be is its fault."""
+        jobs = [result.job for batch in batches for result in batch.results]
+        faults = dict(segments.follow(self._holding(jobs)))
+        if not faults:
+            return batches
+        return [
+            Batch(
+                [self._failed(each.job, faults[each.job]) if each.job in faults else each for each in results], scores
+            )
+            for results, scores in batches
+        ]
+
+    def _holding(self, jobs: Iterable[Job]) -> list[tuple[Job, RowCache]]:
         """Those that have a lane with rows which can be kept."""
-        held = [(job, self.session(job)) for job in jobs if job.lane is not None]
-        return [(job, session) for job, session in held if isinstance(session, Session)]
+        held = [(job, self.session(job).cache) for job in jobs if job.lane is not None]
+        return [(job, cache) for job, cache in held if cache is not None]
 
     def let_go(self, job: Job) -> None:
         """Give the lane back of a job that goes on elsewhere, or has ended; keep or remove its rows."""
         if self._segments is not None:
-            if job.ended or job.lost == Outcome.TERMINAL:
+            durable = job.durable
+            if durable.ended or durable.lost == Outcome.TERMINAL:
                 self._segments.forget(job)  # also where it was ended elsewhere: its content may be erased by now
-            elif not job.lost and job.fault is None:
-                for held, session in self._holding([job]):
-                    self._segments.finish(held, session)
+            elif not durable.lost and durable.fault is None:
+                for held, cache in self._holding([job]):
+                    self._segments.finish(held, cache)
             self._segments.leave(job)
         self.release(job)
 
@@ -102,20 +126,20 @@ class Batcher:
             with suppress(ForeignLane):  # the session has given it up before
                 self.session(job).release(lane)
 
-    def session(self, job: Job) -> Caller:
+    def session(self, job: Job) -> ModelSession:
         """The session of the job's batch width, opened when the first such job comes. Errors: UnequalRows."""
         width = job.state.spec.envelope.runtime.batch_width
         if width not in self._sessions:
             self._sessions[width] = self.model.session(width)
         return self._sessions[width]
 
-    def _guarded(self, jobs: Sequence[Job]) -> list[Called]:
+    def _guarded(self, jobs: Sequence[Job]) -> list[Batch]:
         """ALL_OLD where a call fails; its lane may have been touched, so it is given up.
 
         Without a free slot a job is not called, and nothing is said of it.
         """
         try:
-            return self._call(self.session(jobs[0]), jobs)
+            return [self._call(self.session(jobs[0]), jobs)]
         except NoFreeSlot:
             return []
         except BaseException as fault:
@@ -123,21 +147,21 @@ class Batcher:
                 raise
             if len(jobs) > 1:
                 # No lane moved. Each is called again by itself, and only those that fail alone have failed.
-                return [called for job in jobs for called in self._guarded([job])]
-            return [self._failed(job, fault) for job in jobs]
+                return [batch for job in jobs for batch in self._guarded([job])]
+            return [Batch([self._failed(jobs[0], fault)])]
 
-    def _failed(self, job: Job, fault: BaseException) -> Called:
+    def _failed(self, job: Job, fault: BaseException) -> CallResult:
         self.release(job)
         cause = fault.code if isinstance(fault, Problem) else f"model_call.{type(fault).__name__}"
-        return Called(job, (FailCall(cause, told(fault)),))
+        return CallResult(job, (FailCall(cause, told(fault)),))
 
-    def _call(self, session: Caller, jobs: Sequence[Job]) -> list[Called]:
+    def _call(self, session: ModelSession, jobs: Sequence[Job]) -> Batch:
         first = jobs[0]
         processed = first.state.frontier.processed
         if first.lane is None:
             first.lane = session.open(first.name, first.state.spec.rows + self._spare)
             if processed:
-                return [self._rebuild(session, first)]
+                return self._rebuild(session, first)
         watched = self._watched(first)  # a prefill has no mates
         calls: list[Prefill | Decode] = [
             Prefill(job.lane, job.state.spec.prompt, None if watched is None else watched.take)
@@ -152,12 +176,13 @@ class Batcher:
             for job, digest in zip(jobs, score_digests(scores), strict=True)
         ]
         if watched is not None:
-            return [self._scored(first, reports[0], scores, watched)]
-        return [
-            Called(job, (report,), scores, row) for row, (job, report) in enumerate(zip(jobs, reports, strict=True))
-        ]
+            return self._scored(first, reports[0], scores, watched)
+        return Batch(
+            [CallResult(job, (report,), row) for row, (job, report) in enumerate(zip(jobs, reports, strict=True))],
+            scores,
+        )
 
-    def _scores(self, session: Caller, calls: Sequence[Prefill | Decode]) -> Tensor:
+    def _scores(self, session: ModelSession, calls: Sequence[Prefill | Decode]) -> Tensor:
         """One model call: its score rows, with every lane advanced."""
         self._at("call.before")
         ticket = session.prepare(calls)
@@ -166,9 +191,9 @@ class Batcher:
         self._at("call.selected")
         return scores
 
-    def _rebuild(self, session: Caller, job: Job) -> Called:
+    def _rebuild(self, session: ModelSession, job: Job) -> Batch:
         """Bring a lost lane back to the processed frontier; the job's transcript must have reached its state."""
-        tokens, lane = job.transcript.processed_tokens, job.lane
+        tokens, lane = job.durable.transcript.processed_tokens, job.lane
         if lane is None:
             raise RuntimeError("a rebuild needs an open lane")
         if (restored := self._restore(session, job, tokens)) is not None:
@@ -180,18 +205,20 @@ class Batcher:
             scores = self._scores(session, [Decode(lane, token)])
         job.prefilled = len(head)
         if job.state.frontier.unprocessed:
-            return Called(job, (RebuildLanes(self._form, len(tokens), job.prefilled),))
+            return Batch([CallResult(job, (RebuildLanes(self._form, len(tokens), job.prefilled),))])
         report = RebuildLanes(self._form, len(tokens), job.prefilled, score_digests(scores)[0])
-        return Called(job, (report,), scores) if watched is None else self._scored(job, report, scores, watched)
+        if watched is not None:
+            return self._scored(job, report, scores, watched)
+        return Batch([CallResult(job, (report,), 0)], scores)
 
-    def _restore(self, session: Caller, job: Job, tokens: Sequence[int]) -> Called | None:
+    def _restore(self, session: ModelSession, job: Job, tokens: Sequence[int]) -> Batch | None:
         """Bring the lane back from kept rows, and with the recorded decodes from there on; None where none are kept."""
         lane, scored = job.lane, not job.state.frontier.unprocessed
-        if self._segments is None or lane is None or not isinstance(session, Session):
+        if self._segments is None or lane is None or (cache := session.cache) is None:
             return None
         if self._watched(job) is not None:
             return None  # the prompt is to be scored, and its rows alone do not say how
-        restored = self._segments.restore(job, session, tokens, most=len(tokens) - scored)
+        restored = self._segments.restore(job, cache, tokens, most=len(tokens) - scored)
         if restored is None:
             self._segments.forget(job)
             return None
@@ -201,15 +228,15 @@ class Batcher:
             scores = self._scores(session, [Decode(lane, token)])
         digest = score_digests(scores)[0] if scores is not None and scored else b""
         report = RebuildLanes("tensors", len(tokens) - count, job.prefilled, digest)
-        return Called(job, (report,), scores if scored else None)
+        return Batch([CallResult(job, (report,), 0 if scored else None)], scores)
 
-    def _scored(self, job: Job, report: Command, scores: Tensor, watched: PromptScores) -> Called:
+    def _scored(self, job: Job, report: Command, scores: Tensor, watched: PromptScores) -> Batch:
         """A call that has scored the job's prompt too."""
         tokens = watched.tokens(self.model.text)
         if isinstance(tokens, NonFiniteScores):
             self.release(job)
-            return Called(job, numeric_fault(tokens))
-        return Called(job, (report, RecordPrompt(tokens)), scores)
+            return Batch([CallResult(job, numeric_fault(tokens))])
+        return Batch([CallResult(job, (report, RecordPrompt(tokens)), 0)], scores)
 
     def _watched(self, job: Job) -> PromptScores | None:
         """What takes the scores of the job's prompt, where the next call is to give them."""

@@ -1,42 +1,26 @@
-"""The crank: call, decide, append, publish, for every job in hand, one append a turn."""
+"""The crank: plan, call, heed interruptions, decide, hand over; for every job in hand, one append a turn."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from sys import maxsize as BOUNDLESS
 
-from ...fsm.errors import BrokenInvariant, GrammarTooCostly, LostTenure, NonFiniteScores, Problem
-from ...fsm.evidence.receipt import Selection
-from ...fsm.failpoints import Reached, unheard
-from ...fsm.machine.next_step import Step, due_reasons, next_step, owes_prompt, owes_repair
-from ...fsm.machine.transition import (
-    CloseRequest,
-    Command,
-    CommitOutput,
-    FailRequest,
-    IssueDecision,
-    Proposal,
-    RecordPrompt,
-    StartAttempt,
-)
+from ...fsm.errors import BrokenInvariant, GrammarTooCostly, LostTenure
+from ...fsm.machine.next_step import due_reasons, owes_prompt, owes_repair
+from ...fsm.machine.transition import CloseRequest, Command, FailCall, FailRequest, Proposal, RecordPrompt, StartAttempt
 from ...fsm.ports import Log
 from ...fsm.request.finish import FinishReason
 from ..faults import Raised, fault_of, told
 from ..grammar.parser import LIBRARY, Parser, grammars_of
-from ..host import THREADS, Host
 from ..model.port import Model
-from ..policy.decide import Decision
 from ..policy.scores import VocabularyAxis
-from .batcher import Batcher, Called, numeric_fault
+from .batcher import Batch, Batcher
+from .context import DEFAULT, Context
+from .decisions import Answer, answers
 from .job import Job
 from .prompt_record import unscored
-from .retry import Patience
-from .segments import Segments
-from .selections import selections
-from .writer import SNAPSHOT_EVENTS, JobStep, Sink, Turn, Writer
-
-COMMIT = CommitOutput()
+from .turn_plan import TurnPlan, plan_turn
+from .writer import JobStep, Turn, Writer
 
 BESIDE_CALL_MS = 1.0
 BESIDE_JOBS_MAX = 16
@@ -44,14 +28,17 @@ BESIDE_JOBS_MAX = 16
 jobs and short calls two threads of this process want the interpreter all the time, and passing it between them costs
 more than the sync that they hide."""
 
-Interruptions = Callable[[], Mapping[str, Sequence[FinishReason]]]
-"""Jobs that are to end now, with the reasons; asked after the model calls of a turn and before its decisions."""
+Ended = Mapping[str, Sequence[FinishReason]]
+"""Jobs that are to end now, with the reasons."""
+
+Interruptions = Callable[[], Ended]
+"""Asked after the model calls of a turn and before its decisions."""
 
 
 class Engine:
     """Turns the crank for jobs of one model.
 
-    faulty   jobs that were let go of because of a `fault` of theirs behind the crank: to be ended from their logs
+    faulty   jobs that were let go of because of a fault of theirs behind the crank: to be ended from their logs
     crowded  jobs that were let go of because the model has no room for them, as they are
 
     A turn runs each job's model call, consumes its score row, and hands the step of all jobs to a writer thread, which
@@ -61,33 +48,20 @@ class Engine:
     step or the new one.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        model: Model,
-        sink: Sink | None = None,
-        form: str = "prefill",
-        beside: bool | None = None,
-        segments: Segments | None = None,
-        at: Reached = unheard,
-        patience: Patience | None = None,
-        snapshot_events: int = SNAPSHOT_EVENTS,
-        host: Host = THREADS,
-    ) -> None:
+    def __init__(self, log: Log, model: Model, context: Context = DEFAULT) -> None:
         self.jobs: dict[str, Job] = {}
         self.faulty: list[Job] = []
         self.crowded: list[Job] = []
         self.model = model
-        self._lanes = model.lanes
+        self.batcher = Batcher(model, context)
         self._log = log
-        self._at = at
-        self._host = host
-        self.batcher = Batcher(model, form, segments, at)
-        self._patiently = patience or Patience(host=host)
-        self._writer = Writer(log, sink, at, self._patiently, snapshot_events, host)
-        self._beside = beside
+        self._lanes = model.lanes
+        self._at, self._host, self._beside = context.at, context.host, context.pace.beside
+        self._writer = Writer(log, context)
         self._call_ms = 0.0
         self._axis = VocabularyAxis(model.facts.vocabulary_size, model.facts.tokenizer_sha256)
+
+    # ---- the jobs in hand ------------------------------------------------------------------------------------------
 
     def adopt(self, job: Job, worker: str) -> None:
         """Take a claimed job in hand: record the tenure and what it runs on, and an echo of the prompt where asked for.
@@ -100,12 +74,12 @@ class Engine:
         recorded = [*self.model.recorded, *self.batcher.session(job).recorded]
         if job.parser is not None:
             recorded.append(LIBRARY)
-        start = StartAttempt(job.claim.fence, worker, tuple(sorted(recorded)))
+        start = StartAttempt(job.durable.claim.fence, worker, tuple(sorted(recorded)))
         commands: list[Command] = [start]
         wish = job.state.spec.wish
         if wish is not None and wish.top is None and owes_prompt(job.state):
             commands.append(RecordPrompt(unscored(job.state.spec.prompt, self.model.text)))
-        self._patiently(lambda: job.record(self._log, *commands))
+        job.record(self._log, *commands)
         if not job.state.status.terminal:
             self.jobs[job.name] = job
 
@@ -123,7 +97,7 @@ class Engine:
             return None  # a repair decides nothing
         parser = grammars_of(self.model).parser(grammar, job.state.spec.ending_ids)
         try:
-            parser.stand_after(job.transcript.token_ids)
+            parser.stand_after(job.durable.transcript.token_ids)
             leads_on = parser.allowed().any()
         except GrammarTooCostly:
             return parser  # whose next mask costs as much, and ends the job
@@ -137,6 +111,17 @@ class Engine:
         if job is not None:
             self.batcher.let_go(job)
 
+    def close(self) -> list[LostTenure]:
+        """Wait for the appends that are under way, and let go of every job; see `turn`."""
+        try:
+            return self.settle()
+        finally:
+            for name in list(self.jobs):
+                self.drop(name)
+            self._writer.close()
+
+    # ---- one turn --------------------------------------------------------------------------------------------------
+
     def turn(self, interruptions: Interruptions | None = None) -> list[LostTenure]:
         """One turn for every job in hand; what it appends is durable when `settle` or the next turn returns.
 
@@ -145,19 +130,101 @@ class Engine:
         """
         # A lane that is to be rebuilt needs every token before it, the newest ones too.
         lost = self.settle() if any(job.lane is None for job in self.jobs.values()) else []
-        proposals = self._proposals(interruptions)
-        if not proposals:
-            return lost + self.settle()
-        self._at("turn.decided")
-        if self._beside or (self._beside is None and self._overlaps(len(proposals))):
-            self._writer.put(self._advanced(proposals))
-            return lost + self._wait(ahead=1)
-        lost += self.settle()
-        return lost + self._let_go(self._writer.write(self._advanced(proposals)))
+        plan = plan_turn(self.jobs.values())
+        batches = self._call(plan)
+        ended = self._interrupted(interruptions)
+        proposals = self._decide(plan, batches, ended)
+        return lost + self._hand_over(proposals)
 
     def settle(self) -> list[LostTenure]:
         """Wait for the appends that are under way; see `turn` for what it returns and raises."""
         return self._wait(ahead=0)
+
+    def _call(self, plan: TurnPlan) -> list[Batch]:
+        begin = self._host.monotonic_s()
+        batches = self.batcher.call(plan.calls)
+        self._call_ms = (self._host.monotonic_s() - begin) * 1000
+        due = sum(map(len, plan.calls))
+        if sum(len(batch.results) for batch in batches) < due:
+            self._make_room(plan, {result.job.name for batch in batches for result in batch.results})
+        return batches
+
+    def _make_room(self, plan: TurnPlan, called: Collection[str]) -> None:
+        """Let go of jobs that found no free slot, as they are, and remember how many find one."""
+        for job in [job for jobs in plan.calls for job in jobs if job.name not in called]:
+            self.crowded.append(job)
+            self.drop(job.name)
+        self._lanes = len(self.jobs)
+
+    def _interrupted(self, interruptions: Interruptions | None) -> Ended:
+        ended = dict(interruptions()) if interruptions is not None else {}
+        for job in self.jobs.values():
+            if job.abandoned:
+                ended.setdefault(job.name, [FinishReason.CANCELLED])
+        return ended
+
+    def _decide(self, plan: TurnPlan, batches: Sequence[Batch], ended: Ended) -> list[tuple[Job, Proposal]]:
+        """What each job's next step would append: an interruption's end goes before anything else."""
+        found: list[tuple[Job, Answer]] = [(job, Raised(raised)) for job, raised in plan.faults]
+        found += [(job, (command,)) for job, command in plan.commands]
+        if ended:
+            found = [(job, answer) for job, answer in found if job.name not in ended]
+            batches = [
+                Batch([each for each in results if each.job.name not in ended], scores) for results, scores in batches
+            ]
+            for name, (reason, *also) in ended.items():
+                # A job may have come to its end while the interruption was on its way: the first end stands.
+                job = self.jobs.get(name)
+                if job is not None and not job.state.status.terminal:
+                    found.append((job, (CloseRequest(reason, tuple(also)),)))
+        for batch in batches:
+            found += answers(batch, self.model.text, self._axis)
+        return [self._proposed(job, answer) for job, answer in found]
+
+    def _proposed(self, job: Job, answer: Answer) -> tuple[Job, Proposal]:
+        """What the commands would append; where there is a fault instead, or the job cannot take them, its end."""
+        try:
+            if isinstance(answer, Raised):
+                raise answer.raised
+            if isinstance(answer[0], FailCall):
+                self.batcher.release(job)  # its lane may have been touched
+            return job, job.propose(*answer)
+        except BaseException as raised:
+            return job, self._end_of(job, raised)
+
+    def _end_of(self, job: Job, raised: BaseException) -> Proposal:
+        """The end of a job by what was raised in its own work, which is nobody else's; see `fault_of`."""
+        problem = fault_of(job.name, raised)
+        self.batcher.release(job)
+        return job.propose(FailRequest(problem.code, told(problem)))
+
+    def _hand_over(self, proposals: Sequence[tuple[Job, Proposal]]) -> list[LostTenure]:
+        """Have the turn written, beside the next one's calls where that gains time."""
+        if not proposals:
+            return self.settle()
+        self._at("turn.decided")
+        beside = self._beside
+        if beside is None:
+            beside = self._log.elsewhere or self._call_ms >= BESIDE_CALL_MS or len(proposals) <= BESIDE_JOBS_MAX
+        if beside:
+            self._writer.put(self._advanced(proposals))
+            return self._wait(ahead=1)
+        lost = self.settle()
+        return lost + self._let_go(self._writer.write(self._advanced(proposals)))
+
+    def _advanced(self, proposals: Sequence[tuple[Job, Proposal]]) -> Turn:
+        """The proposals as a turn for the writer; their jobs go on from there."""
+        turn: list[JobStep] = []
+        for job, proposal in proposals:
+            if job.name in self.jobs:
+                base = job.state
+                try:
+                    job.advance(proposal)
+                except BaseException as raised:
+                    proposal = self._end_of(job, raised)
+                    job.advance(proposal)  # it has no token
+                turn.append(JobStep(job.durable, proposal, base))
+        return turn
 
     def _wait(self, ahead: int) -> list[LostTenure]:
         lost: list[LostTenure] = []
@@ -169,174 +236,8 @@ class Engine:
         """Drop the jobs whose end is durable, and those that were lost."""
         for loss in lost:
             self.drop(loss.job)
-        for job in [job for job in self.jobs.values() if job.ended or job.fault is not None]:
-            if job.fault is not None:
+        for job in [job for job in self.jobs.values() if job.durable.ended or job.durable.fault is not None]:
+            if job.durable.fault is not None:
                 self.faulty.append(job)
             self.drop(job.name)
         return lost
-
-    def close(self) -> list[LostTenure]:
-        """Wait for the appends that are under way, and let go of every job; see `turn`."""
-        try:
-            return self.settle()
-        finally:
-            for name in list(self.jobs):
-                self.drop(name)
-            self._writer.close()
-
-    def _overlaps(self, jobs: int) -> bool:
-        return self._log.elsewhere or self._call_ms >= BESIDE_CALL_MS or jobs <= BESIDE_JOBS_MAX
-
-    def _advanced(self, proposals: Sequence[tuple[Job, Proposal]]) -> Turn:
-        """The proposals as a turn for the writer; their jobs go on from there."""
-        turn: list[JobStep] = []
-        for job, proposal in proposals:
-            if job.name in self.jobs:
-                base = job.state
-                try:
-                    job.advance(proposal)
-                except BaseException as raised:
-                    _, proposal = self._failed(job, raised)
-                    job.advance(proposal)  # it has no token
-                turn.append(JobStep(job, proposal, base))
-        return turn
-
-    def _proposals(self, interruptions: Interruptions | None) -> list[tuple[Job, Proposal]]:
-        """What each job's next step would append."""
-        by_step: dict[Step, list[Job]] = defaultdict(list)
-        proposals: list[tuple[Job, Proposal]] = []
-        for job in self.jobs.values():
-            try:
-                by_step[next_step(job.state)].append(job)
-            except BaseException as raised:
-                proposals.append(self._failed(job, raised))
-        # A score row does not outlive its turn, so DECIDE also begins with a call: the one that brings the row back.
-        begin = self._host.monotonic_s()
-        due = [*by_step[Step.CALL], *by_step[Step.DECIDE]]
-        called = self.batcher.call(due)
-        self._call_ms = (self._host.monotonic_s() - begin) * 1000
-        if len(called) < len(due):
-            self._make_room({result.job.name for result in called}, due)
-        ended = dict(interruptions()) if interruptions is not None else {}
-        for job in self.jobs.values():
-            if job.abandoned:
-                ended.setdefault(job.name, [FinishReason.CANCELLED])
-
-        for job in by_step[Step.COMMIT]:
-            proposals.append(self._proposed(job, COMMIT))
-        for job in by_step[Step.CLOSE]:
-            proposals += [self._proposed(job, CloseRequest(reason)) for reason in due_reasons(job.state)[:1]]
-        if ended:
-            proposals = [(job, proposal) for job, proposal in proposals if job.name not in ended]
-            called = [result for result in called if result.job.name not in ended]
-        proposals += self._decided(called)
-        for name, (reason, *also) in ended.items():
-            # A job may have come to its end while the interruption was on its way: the first end stands.
-            held = self.jobs.get(name)
-            if held is not None and not held.state.status.terminal:
-                proposals.append(self._proposed(held, CloseRequest(reason, tuple(also))))
-        return proposals
-
-    def _proposed(self, job: Job, *commands: Command) -> tuple[Job, Proposal]:
-        """What `commands` would append; where the job cannot take them, its end."""
-        try:
-            return job, job.propose(*commands)
-        except BaseException as raised:
-            return self._failed(job, raised)
-
-    def _failed(self, job: Job, raised: BaseException) -> tuple[Job, Proposal]:
-        """The end of a job by what was raised in its own work, which is nobody else's; see `fault_of`."""
-        problem = fault_of(job.name, raised)
-        self.batcher.release(job)
-        return job, job.propose(FailRequest(problem.code, told(problem)))
-
-    def _make_room(self, called: Collection[str], due: Sequence[Job]) -> None:
-        """Let go of jobs that found no free slot, as they are, and remember how many find one."""
-        for job in due:
-            if job.name not in called:
-                self.crowded.append(job)
-                self.drop(job.name)
-        self._lanes = len(self.jobs)
-
-    def _decided(self, called: Sequence[Called]) -> list[tuple[Job, Proposal]]:
-        """Consume the score rows of one turn's calls."""
-        proposals: list[tuple[Job, Proposal]] = []
-        batches: dict[int, list[Called]] = defaultdict(list)
-        for result in called:
-            if result.batch is None:
-                proposals.append(self._proposed(result.job, *result.report))
-            else:
-                batches[id(result.batch)].append(result)
-        for results in batches.values():
-            proposals += self._decide(results)
-        return proposals
-
-    def _decide(self, results: Sequence[Called]) -> list[tuple[Job, Proposal]]:
-        proposals: list[tuple[Job, Proposal]] = []
-        rows: list[Called] = []
-        for result in results:
-            try:
-                if (commands := self._undecided(result)) is None:
-                    rows.append(result)
-                else:
-                    proposals.append((result.job, result.job.propose(*commands)))
-            except BaseException as raised:
-                proposals.append(self._failed(result.job, raised))
-        for result, selection in zip(rows, selections(rows, self._axis), strict=True):
-            try:
-                proposals.append((result.job, result.job.propose(*self._commands(result, selection))))
-            except BaseException as raised:
-                proposals.append(self._failed(result.job, raised))
-        return proposals
-
-    def _undecided(self, result: Called) -> tuple[Command, ...] | None:
-        """What follows on a row that is not to be decided on; None for all others."""
-        # A repair, or zero output tokens asked for: the row exists and is not consumed.
-        state = result.job.state
-        if owes_repair(state) or state.spec.max_new_tokens == 0:
-            return self._unconsumed(result, state.due)
-        if (fault := _ungrammatical(result.job)) is not None:
-            return (*result.report, FailRequest(fault.code, str(fault)))
-        return None
-
-    def _unconsumed(self, result: Called, due: Sequence[FinishReason]) -> tuple[Command, ...]:
-        """The end of a job whose last row nobody uses; what made a row that is not finite is no cache either."""
-        if result.batch is not None and not result.batch[result.row].isfinite().all():
-            self.batcher.release(result.job)
-            return numeric_fault(NonFiniteScores())
-        return (*result.report, CloseRequest(due[0] if due else FinishReason.LENGTH))
-
-    def _commands(self, result: Called, selection: Decision | Raised) -> tuple[Command, ...]:
-        if isinstance(selection, Raised):
-            raise selection.raised
-        if not isinstance(selection, Selection):
-            self.batcher.release(result.job)
-            return numeric_fault(selection)
-        text = self.model.text
-        token, pieces = selection.token, text.pieces
-        if selection.alternatives:
-            listed = tuple([each._replace(piece=pieces[each.token]) for each in selection.alternatives])
-            selection = selection._replace(alternatives=listed)
-        standing = None
-        if result.job.parser is not None:
-            try:
-                standing = result.job.parser.take(token)
-            except GrammarTooCostly as fault:
-                return (*result.report, FailRequest(fault.code, str(fault)))
-        issue = IssueDecision(selection, pieces[token], text.is_special(token), structure=standing)
-        return (*result.report, issue, COMMIT)
-
-
-def _ungrammatical(job: Job) -> Problem | None:
-    """Bring the job's parser to the newest token; the fault of a job whose grammar has no way on from there."""
-    parser, token = job.parser, job.token
-    if parser is None:
-        return None
-    try:
-        if token is not None and parser.taken < job.state.frontier.output:
-            parser.take(token)  # its receipt was recorded by an earlier tenure, and only committed by this one
-        if parser.allowed().any():
-            return None
-    except GrammarTooCostly as fault:
-        return fault
-    return BrokenInvariant(clause="OUT-5", reason="the request's grammar has no token for what is committed")

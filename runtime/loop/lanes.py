@@ -21,7 +21,8 @@ from ...fsm.machine.spec import Spec
 from ...fsm.machine.transition import RebuildLanes
 from .. import private
 from ..caches.segment_files import content_of, digest_of, file_name, folder_of, link_of, origin, prefilled_of
-from ..families.session import Decode, Session
+from ..families.session import Decode
+from ..model.port import ModelSession, RowCache
 from .batcher import Batcher
 from .job import Job
 from .segments import ROWS_MAX
@@ -60,40 +61,40 @@ def lanes_of(job: Job, batcher: Batcher, repaired: bool) -> Iterator[Lanes | Non
     Errors: what a call can fail with, as `CallFailed`.
     """
     session = batcher.session(job)
-    if not isinstance(session, Session):
+    if session.cache is None:
         yield None
         return
     try:
-        yield _lanes(job, batcher, session, repaired)
+        yield _lanes(job, batcher, session, session.cache, repaired)
     finally:
         if job.lane is not None:
             session.release(job.lane)
             job.lane = None
 
 
-def _lanes(job: Job, batcher: Batcher, session: Session, repaired: bool) -> Lanes:
+def _lanes(job: Job, batcher: Batcher, session: ModelSession, cache: RowCache, repaired: bool) -> Lanes:
     frontier, recomputed = job.state.frontier, 0
     if job.lane is None and frontier.processed:
-        (called,) = batcher.call([job])
+        called = batcher.call_alone(job)
         if not isinstance(report := called.report[0], RebuildLanes):
             raise CallFailed(f"the lanes of job {job.name} could not be rebuilt ({report})")
         recomputed = report.tokens
-    ids = [*job.state.spec.prompt, *job.transcript.token_ids]
+    ids = [*job.state.spec.prompt, *job.durable.transcript.token_ids]
     if repaired and frontier.unprocessed and job.lane is not None:
         session.select(session.prepare([Decode(job.lane, token) for token in ids[frontier.processed :]]))
     rows = 0 if job.lane is None else job.lane.length
-    return Lanes(str(session.arena.abi), rows, recomputed, _parts(job, session, ids[:rows]))
+    return Lanes(str(cache.abi), rows, recomputed, _parts(job, cache, ids[:rows]))
 
 
-def _parts(job: Job, session: Session, ids: Sequence[int]) -> Iterator[Part]:
-    link = origin(job.state.spec.binding, str(session.arena.abi), job.prefilled)
+def _parts(job: Job, cache: RowCache, ids: Sequence[int]) -> Iterator[Part]:
+    link = origin(job.state.spec.binding, str(cache.abi), job.prefilled)
     # The last row is a part of its own: where its score row is still to be consumed, its call is made again.
     last = max(len(ids) - 1, 0)
     for start in (*range(0, last, ROWS_MAX), *range(last, len(ids))):
         stop = min(start + ROWS_MAX, last) if start < last else len(ids)
         if job.lane is None:
             return
-        rows = session.rows(job.lane, start, stop)
+        rows = cache.rows(job.lane, start, stop)
         link = link_of(link, start, ids[start:stop], digest_of(rows))
         yield Part(start, stop, link, content_of(rows, job.prefilled))
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar, cast
 
 from ...fsm.errors import Transient
-from ..host import THREADS, Host
+from ...fsm.ports import Append, AppendResult, Durable, Store
+from ..host import Host
+from .context import Told
 
 Result = TypeVar("Result")
-Told = Callable[[Transient | None], None]
-"""Hears why one waits, once the wait has been noticed, and None when it is over."""
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 1.0
 SHORT_S = 0.5
@@ -28,9 +29,9 @@ class Patience:
     host      whose time it is
     """
 
-    def __init__(self, limit_s: float = SHORT_S, told: Told | None = None, host: Host = THREADS) -> None:
+    def __init__(self, limit_s: float, told: Told, host: Host) -> None:
         self._limit_s = limit_s
-        self._told = told or (lambda problem: None)
+        self._told = told
         self._ending = False
         self._spent = False
         self._host = host
@@ -85,3 +86,40 @@ class Patience:
             self._host.sleep(min(left_s, FIRST_WAIT_S))
             if self._hurried:
                 return
+
+
+class PatientStore:
+    """A store whose actions are tried again with patience, where trying again is harmless and somebody waits for them.
+
+    A heartbeat comes again by itself, and nothing depends on a snapshot that is not kept. A log is read record by
+    record, so whoever reads it has to begin again: `Job.load` is tried again as a whole.
+    """
+
+    AGAIN: Final = frozenset(("append", "claim", "owners", "pending", "release", "row", "settle", "waiting"))
+
+    def __init__(self, store: Store, patience: Patience) -> None:
+        self._store = store
+        self._patience = patience
+
+    def __getattr__(self, name: str) -> Any:
+        action = getattr(self._store, name)
+        return partial(self._again, action) if name in self.AGAIN else action
+
+    def _again(self, action: Callable[..., Result], *arguments: Any) -> Result:
+        return self._patience(partial(action, *arguments))
+
+    def begin(self, batch: Sequence[Append]) -> Durable:
+        """As `EventLog.begin`. Where the second half fails, the whole is done again: what is there is a duplicate."""
+        durable = self._again(self._store.begin, batch)
+
+        def finished() -> list[AppendResult]:
+            try:
+                return durable()
+            except Transient:
+                return self._again(self._store.append, batch)
+
+        return finished
+
+
+def patient(store: Store, patience: Patience) -> Store:
+    return cast(Store, PatientStore(store, patience))

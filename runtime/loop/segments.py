@@ -39,7 +39,7 @@ from ..caches.segment_files import (
     rows_of,
     tail_of,
 )
-from ..families.session import Session
+from ..model.port import RowCache
 from .job import Job
 
 EVERY: Final = 64
@@ -109,19 +109,19 @@ class Segments:
         self._say = say
         self.fault: OSError | None = None
 
-    def follow(self, held: Iterable[tuple[Job, Session]]) -> list[tuple[Job, Exception]]:
+    def follow(self, held: Iterable[tuple[Job, RowCache]]) -> list[tuple[Job, Exception]]:
         """Keep what rows these jobs have had since the last time; those whose rows could not be copied, and why."""
         if self._reading or self.fault is not None:
             return []
         self._waiting = [each for each in self._waiting if not each.done()]
         return self._hand_over(held) if len(self._waiting) < WAITING_MAX else []
 
-    def finish(self, job: Job, session: Session) -> None:
+    def finish(self, job: Job, cache: RowCache) -> None:
         """Keep all rows of a job that is to go on elsewhere, and wait until they are written."""
         for _ in range(FINISHES_MAX):
             if self._reading or self.fault is not None:
                 return
-            if self._hand_over([(job, session)]):
+            if self._hand_over([(job, cache)]):
                 return  # whoever goes on with the job computes the rows again
             wait(self._waiting)
             if not self._chains[job.name].gone:
@@ -131,7 +131,7 @@ class Segments:
         """The job is not this worker's any more: leave to others what was kept of it."""
         self._chains.pop(job.name, None)
 
-    def restore(self, job: Job, session: Session, tokens: Sequence[int], most: int) -> Restored | None:
+    def restore(self, job: Job, cache: RowCache, tokens: Sequence[int], most: int) -> Restored | None:
         """Put back the longest run of kept rows of `tokens` into the job's empty lane, `most` at most.
 
         None where they do not even reach beyond those that one call made: the rest could not follow to the same bits.
@@ -142,12 +142,12 @@ class Segments:
         folder, parts, whole, link, prefilled = self._folder(job), list[Tensor](), 0, b"", 0
         with ThreadPoolExecutor(READERS) as readers:
             named = list(by_name(folder, most))
-            read = readers.map(rows_of, named, repeat(session.arena.abi))
+            read = readers.map(rows_of, named, repeat(cache.abi))
             for segment, rows in zip(named, read, strict=True):
                 if rows is None:
                     break
                 if not parts:
-                    prefilled, link = rows.prefilled, self._origin(job, session, rows.prefilled)
+                    prefilled, link = rows.prefilled, self._origin(job, cache, rows.prefilled)
                 found = link_of(link, segment.start, tokens[segment.start : segment.stop], rows.digest)
                 if found != segment.link:
                     break
@@ -160,12 +160,12 @@ class Segments:
         stop = whole + len(after)
         if stop < prefilled:
             return None
-        session.restore(lane, [*parts, *after])
+        cache.restore(lane, [*parts, *after])
         chain = Chain(folder, prefilled, link, last, stop, stop, tail if after else None, begun=True)
         self._chains[job.name] = chain
         writes: list[Write] = [partial(self._prune, folder, good | {tail})]
         if after:  # its rows become a segment: whoever had the job before may still be adding to its file
-            rows_after = session.rows(lane, whole, stop)
+            rows_after = cache.rows(lane, whole, stop)
             writes.append(partial(self._segment, chain, whole, tokens[whole:stop], rows_after))
         else:
             writes.append(partial(tail.unlink, missing_ok=True))
@@ -185,11 +185,11 @@ class Segments:
 
     # ---- on the crank's thread -------------------------------------------------------------------------------------
 
-    def _hand_over(self, held: Iterable[tuple[Job, Session]]) -> list[tuple[Job, Exception]]:
+    def _hand_over(self, held: Iterable[tuple[Job, RowCache]]) -> list[tuple[Job, Exception]]:
         turn, faults = list[tuple[Chain, list[Write]]](), list[tuple[Job, Exception]]()
-        for job, session in held:
+        for job, cache in held:
             try:
-                turn.append(self._new(job, session))
+                turn.append(self._new(job, cache))
             except Exception as fault:
                 self.leave(job)  # its chain may be ahead of what is written
                 faults.append((job, fault))
@@ -200,27 +200,27 @@ class Segments:
     def _submit(self, turn: Sequence[tuple[Chain, Sequence[Write]]]) -> None:
         self._waiting.append(self._writer.submit(self._write, turn))
 
-    def _new(self, job: Job, session: Session) -> tuple[Chain, list[Write]]:
+    def _new(self, job: Job, cache: RowCache) -> tuple[Chain, list[Write]]:
         """The job's chain, and what is to be written for the rows that it lacks."""
         chain, lane, writes = self._chains.get(job.name), job.lane, list[Write]()
         if chain is None or chain.gone or chain.prefilled != job.prefilled:
-            first = self._origin(job, session, job.prefilled)
+            first = self._origin(job, cache, job.prefilled)
             chain = self._chains[job.name] = Chain(self._folder(job), job.prefilled, first, first)
         if lane is None or lane.length <= chain.stop:
             return chain, writes
         # A segment has only rows that a resume will know the tokens of, and not that of a score row still to be made
         # again: whatever has come since the newest commit that is durable stays in the tail.
-        durable = 0 if job.transcript.state is None else job.transcript.state.frontier.processed - 1
+        durable = 0 if job.durable.transcript.state is None else job.durable.transcript.state.frontier.processed - 1
         whole = max(durable, chain.prefilled)
         if not chain.whole or whole - chain.whole >= self._every:
             ids = _ids(job, chain.whole, whole)
             for at in range(chain.whole, whole, ROWS_MAX):
                 end = min(at + ROWS_MAX, whole)
-                rows = session.rows(lane, at, end)
+                rows = cache.rows(lane, at, end)
                 writes.append(partial(self._segment, chain, at, ids[at - chain.whole : end - chain.whole], rows))
             chain.whole = chain.stop = whole
         if lane.length > chain.stop:
-            rows, ids = session.rows(lane, chain.stop, lane.length), _ids(job, chain.stop, lane.length)
+            rows, ids = cache.rows(lane, chain.stop, lane.length), _ids(job, chain.stop, lane.length)
             writes.append(partial(self._append, chain, tail_of(chain.folder, chain.whole), chain.stop, ids, rows))
             chain.stop = lane.length
         return chain, writes
@@ -277,13 +277,13 @@ class Segments:
     def _folder(self, job: Job) -> Path:
         return folder_of(self._directory, job.state.spec.binding)
 
-    def _origin(self, job: Job, session: Session, prefilled: int) -> bytes:
-        return origin(job.state.spec.binding, str(session.arena.abi), prefilled)
+    def _origin(self, job: Job, cache: RowCache, prefilled: int) -> bytes:
+        return origin(job.state.spec.binding, str(cache.abi), prefilled)
 
 
 def _ids(job: Job, start: int, stop: int) -> list[int]:
     """The token ids of rows [start, stop); the newest may not be durable yet."""
-    prompt, output = job.state.spec.prompt, job.transcript.token_ids
+    prompt, output = job.state.spec.prompt, job.durable.transcript.token_ids
     offset = len(prompt)
     ids = [*prompt[start:stop], *output[max(start - offset, 0) : max(stop - offset, 0)]]
     return ids if len(ids) == stop - start or job.token is None else [*ids, job.token]

@@ -5,32 +5,26 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any
 
 from ...fsm.errors import JobFault, LostTenure, NoFreeSlot, PoisonJob, Problem, Transient
-from ...fsm.failpoints import Reached, unheard
 from ...fsm.limits import TENURES_STALLED_MAX
 from ...fsm.ports import CANCEL, Caution, Claim, Clock, Store
 from ...fsm.request.finish import FinishReason
 from ..faults import fault_of
-from ..host import THREADS, Host
 from ..model.port import Model
+from .context import DEFAULT, Context
 from .engine import Engine
 from .job import Job, fail
 from .loading import Arrival, Loading
-from .pace import PACE
-from .pace import Pace as Pace
-from .retry import Patience, Told
-from .segments import Segments
-from .writer import Sink, one_at_a_time
+from .retry import Patience, patient
+from .writer import one_at_a_time
 
 Admit = Callable[[Job, Model], None]
 """Refuses a job that this process must not run, with a typed error (ENV-9)."""
-
-Notice = Callable[[str, Problem], None]
-"""Hears of a job that was refused or lost, and why."""
 
 
 class Worker:
@@ -38,11 +32,6 @@ class Worker:
 
     name    a random incarnation: a restarted process is another worker
     load    finds and loads the model that a job names, on a thread; called once a name, and again where it has failed
-    segments    keeps the caches of the jobs in hand on disk, where given; `run` closes it
-    dead    names the workers whose process is known to be gone, so that their jobs need not wait for the lease
-    at      told the points of `fsm.failpoints` that are the runtime's
-    told    hears that the database is waited for, and that it is back
-    host    where its threads run, and their time
     """
 
     def __init__(
@@ -52,30 +41,19 @@ class Worker:
         load: Callable[[str], Model],
         admit: Admit,
         clock: Clock,
-        sink: Sink | None = None,
-        notice: Notice | None = None,
-        dead: Callable[[Collection[str]], Collection[str]] | None = None,
-        form: str = "prefill",
-        pace: Pace = PACE,
-        segments: Segments | None = None,
-        at: Reached = unheard,
-        told: Told | None = None,
-        host: Host = THREADS,
+        context: Context = DEFAULT,
     ) -> None:
         self.name = name
-        self._store = store
+        host, pace = context.host, context.pace
+        self._patience = Patience(pace.patience_ms / 1000, context.told, host)
+        self._store = patient(store, self._patience)
         self._load = load
         self._admit = admit
         self._clock = clock
-        self._sink = None if sink is None else one_at_a_time(sink, host)
-        self._notice = notice or (lambda job, problem: None)
-        self._dead = dead or (lambda owners: ())
-        self._form = form
-        self._pace = pace
-        self._segments = segments
-        self._at = at
-        self._patiently = Patience(pace.patience_ms / 1000, told, host)
-        self._host = host
+        if context.sink is not None:
+            context = replace(context, sink=one_at_a_time(context.sink, host))
+        self._context, self._host, self._pace, self._at = context, host, pace, context.at
+        self._notice = context.notice
         self._engines: dict[str, Engine] = {}
         self._fault: Problem | None = None
         self._full: set[str] = set()
@@ -95,7 +73,7 @@ class Worker:
     def stop(self) -> None:
         """Finish the turn at hand, release every job, and return from `run`. Safe in a signal handler."""
         self._stopping.set()
-        self._patiently.hurry()
+        self._patience.hurry()
 
     def run(self, jobs: Collection[str] | None = None, drain: bool = False, asked: bool = False) -> None:
         """Run claimable jobs (of `jobs`, where given). With `drain`, return when none of them is left to run.
@@ -112,7 +90,7 @@ class Worker:
                 if self._turn() or self._awaited():
                     continue
                 # A live job of somebody else's is awaited: it is ours, should its owner die.
-                if drain and not self._patiently(lambda: self._store.waiting(jobs, self._refused)):
+                if drain and not self._store.waiting(jobs, self._refused):
                     return
                 if bell.wait(self._pace.idle_ms / 1000) and "claim" in self._due:
                     self._due["claim"] = min(self._due["claim"], self._claimed_ms + self._pace.claim_ms)
@@ -157,12 +135,11 @@ class Worker:
         self._full, least = self._rooms()
         limit = min(pace.lanes_max - len(held), pace.claims_max, least)
         self._claimed_ms = int(self._host.monotonic_s() * 1000)
-        store, lease_ms = self._store, pace.lease_ms
+        store = self._store
         # A job that is this worker's, and that it does not hold: the answer to its claim was lost.
-        dead = {*self._dead(self._patiently(store.owners) - {self.name}), self.name}
+        dead = {*self._context.dead(store.owners() - {self.name}), self.name}
         exclude = [*held, *self._refused]
-        caution, full = self._caution, self._full
-        claims = self._patiently(lambda: store.claim(self.name, lease_ms, limit, jobs, dead, exclude, caution, full))
+        claims = store.claim(self.name, pace.lease_ms, limit, jobs, dead, exclude, self._caution, self._full)
         for claim in claims:
             self._take(claim)
         self._bring_in()
@@ -222,11 +199,11 @@ class Worker:
         if (engine := self._engine(claim.model)) is None:
             return False
         if (job := arrival.job) is None:
-            job = arrival.job = self._patiently(lambda: Job.load(self._store, claim))
+            job = arrival.job = self._patience(lambda: Job.load(self._store, claim))
             self._at("tenure.loaded")
             self._admit(job, engine.model)
             if (deadline_ms := job.state.spec.envelope.termination.deadline_ms) is not None:
-                job.deadline_ms = self._patiently(lambda: self._store.row(claim.job)).created_ms + deadline_ms
+                job.deadline_ms = self._store.row(claim.job).created_ms + deadline_ms
             if claim.stalled:
                 self._suspects[claim.job] = job.state.frontier.output
         if job.state.spec.grammar is not None:
@@ -237,7 +214,7 @@ class Worker:
                 return False
             job.parser = parser[0]
         if len(engine.jobs) >= engine.lanes:
-            self._patiently(lambda: self._store.release(self.name, [job.name]))
+            self._store.release(self.name, [job.name])
         else:
             engine.adopt(job, self.name)
             self._due.pop(f"inbox of {claim.model}", None)  # a command may have waited for it
@@ -256,22 +233,23 @@ class Worker:
         """Give a job back that this worker cannot go on with; unless that may pass, it is not claimed here again."""
         if not isinstance(problem, Transient):
             self._refused.add(job)
-        self._patiently(lambda: self._store.release(self.name, [job]))
+        self._store.release(self.name, [job])
         self._notice(job, problem)
 
     def _end(self, claim: Claim, problem: Problem) -> None:
         """End a job by a problem of its own, without working on it; where even its log is no help, leave it."""
         try:
-            job = self._patiently(lambda: fail(self._store, claim, self.name, problem))
+            job = self._patience(lambda: fail(self._store, claim, self.name, problem))
         except LostTenure as loss:
             return self._notice(claim.job, loss)
         except BaseException as raised:
             return self._leave(claim.job, fault_of(claim.job, raised))
-        if self._segments is not None:
-            self._segments.forget(job)
-        if self._sink is not None:
+        context = self._context
+        if context.segments is not None:
+            context.segments.forget(job)
+        if context.sink is not None:
             with suppress(Exception):  # as in the writer, a reader's fault is its own
-                self._sink(job.name, job.transcript.hand_over(), job.state)
+                context.sink(job.name, job.durable.transcript.hand_over(), job.state)
 
     def _engine(self, model: str) -> Engine | None:
         """The engine of a model; None while that is still being loaded. Errors: those of the loading."""
@@ -286,19 +264,8 @@ class Worker:
         finally:
             if loading.ended:  # one that has failed is tried again for the next job
                 del self._loading[model]
-        self._engines[model] = Engine(
-            self._store,
-            loaded[0],
-            self._sink,
-            self._form,
-            self._pace.beside,
-            self._segments,
-            self._at,
-            self._patiently,
-            self._pace.snapshot_events,
-            self._host,
-        )
-        return self._engines[model]
+        engine = self._engines[model] = Engine(self._store, loaded[0], self._context)
+        return engine
 
     def _loaded(self, name: str) -> Model:
         """The model, with its weights."""
@@ -321,10 +288,10 @@ class Worker:
     def _release(self) -> None:
         """Let the append that is under way come to its end, and give every job back."""
         with ExitStack() as closing:
-            if self._segments is not None:
-                closing.callback(self._segments.close)
+            if self._context.segments is not None:
+                closing.callback(self._context.segments.close)
             if not self._broken:
-                closing.callback(lambda: self._patiently(lambda: self._store.release(self.name)))
+                closing.callback(self._store.release, self.name)
             for engine in self._engines.values():
                 closing.callback(self._let_go, engine)
 
@@ -349,13 +316,13 @@ class Worker:
     def _sort_out(self, engine: Engine) -> None:
         """End the jobs that met a fault of their own, and give back those that found no room."""
         while engine.faulty:
-            job = engine.faulty.pop()
-            if job.fault is not None:
-                self._end(job.claim, job.fault)
+            durable = engine.faulty.pop().durable
+            if durable.fault is not None:
+                self._end(durable.claim, durable.fault)
         while engine.crowded:
             job = engine.crowded.pop()
             if engine.lanes:
-                self._patiently(partial(self._store.release, self.name, [job.name]))
+                self._store.release(self.name, [job.name])
             else:
                 self._refused.add(job.name)  # it would find none however long it waits
                 self._leave(job.name, NoFreeSlot(0))
@@ -375,7 +342,7 @@ class Worker:
         """Jobs of `engine` that a command or a deadline ends now."""
         ended: dict[str, list[FinishReason]] = defaultdict(list)
         if self._every(f"inbox of {model}", self._pace.inbox_ms):
-            for command in self._patiently(lambda: self._store.pending(list(engine.jobs))):
+            for command in self._store.pending(list(engine.jobs)):
                 if command.kind == CANCEL:
                     self._commands[command.command_id] = command.job
                     ended[command.job] = [FinishReason.CANCELLED]
@@ -386,6 +353,6 @@ class Worker:
 
     def _settle(self, command_id: str, job: str) -> None:
         """Answer a command once its job has ended; where the job was lost instead, its next owner will answer."""
-        row = self._patiently(lambda: self._store.row(job))
+        row = self._store.row(job)
         if row.finish is not None:
-            self._patiently(lambda: self._store.settle(command_id, row.finish or ""))
+            self._store.settle(command_id, row.finish)

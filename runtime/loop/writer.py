@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty
 from typing import NamedTuple
 
-from ...fsm.errors import BrokenInvariant, LostTenure, MisformedAppend, Problem, Transient
-from ...fsm.failpoints import Reached, unheard
+from ...fsm.errors import BrokenInvariant, LostTenure, MisformedAppend, Problem
 from ...fsm.machine.state import State
 from ...fsm.machine.transition import Proposal
 from ...fsm.ports import Append, Durable, Log
@@ -16,15 +15,8 @@ from ...fsm.reading.emission import Emission
 from ...fsm.reading.snapshot import Keep, Snapshot
 from ..faults import fault_of
 from ..host import THREADS, Host, Started
-from .job import Job
-from .retry import Patience
-
-SNAPSHOT_EVENTS = 3072
-"""Events between two snapshots of a job: about a thousand tokens, which load in a few milliseconds."""
-
-Sink = Callable[[str, Sequence[Emission], State], None]
-"""Receives what a job has made visible, after it is durable; on the writer's thread or the crank's, never on both at
-once. What it raises does not touch the job."""
+from .context import Context, Sink
+from .durable_job import DurableJob
 
 
 def one_at_a_time(sink: Sink, host: Host = THREADS) -> Sink:
@@ -41,20 +33,19 @@ def one_at_a_time(sink: Sink, host: Host = THREADS) -> Sink:
 class JobStep(NamedTuple):
     """One job's part of a turn: what is to be appended, and the state in which it was proposed."""
 
-    job: Job
+    job: DurableJob
     proposal: Proposal
     base: State
 
 
 Turn = Sequence[JobStep]
-Outcome = list[LostTenure] | BaseException
+TurnOutcome = list[LostTenure] | BaseException
 
 
-class Begun(NamedTuple):
+class Pending(NamedTuple):
     """A turn whose statements are executed: what is left is the wait for the disk."""
 
     steps: Turn
-    appends: Sequence[Append]
     durable: Durable
 
 
@@ -65,27 +56,17 @@ class Writer:
     of the one before: the crank sleeps while the interpreter is needed here, and computes while the disk is waited for.
     After a turn has failed as a whole no further one is taken: they would follow on what is not there.
 
-    snapshot_events  events of a job after which its next snapshot is kept
-    outstanding      turns that were put and not waited for
+    outstanding  turns that were put and not waited for
     """
 
-    def __init__(
-        self,
-        log: Log,
-        sink: Sink | None,
-        at: Reached = unheard,
-        patience: Patience | None = None,
-        snapshot_events: int = SNAPSHOT_EVENTS,
-        host: Host = THREADS,
-    ) -> None:
+    def __init__(self, log: Log, context: Context) -> None:
         self._log = log
-        self._sink = sink
-        self._at = at
-        self._patiently = patience or Patience(host=host)
-        self._snapshot_events = snapshot_events
-        self._host = host
-        self._turns = host.queue()  # of Turn, or None at the end
-        self._outcomes = host.queue()  # of Outcome
+        self._sink = context.sink
+        self._at = context.at
+        self._snapshot_events = context.pace.snapshot_events
+        self._host = context.host
+        self._turns = self._host.queue()  # of Turn, or None at the end
+        self._outcomes = self._host.queue()  # of TurnOutcome
         self._thread: Started | None = None
         self.outstanding = 0
 
@@ -101,7 +82,7 @@ class Writer:
 
         Raises the store's error where it failed as a whole; then none is outstanding any more.
         """
-        outcome: Outcome = self._outcomes.get()
+        outcome: TurnOutcome = self._outcomes.get()
         self.outstanding -= 1
         if isinstance(outcome, BaseException):
             while self.outstanding:
@@ -123,7 +104,7 @@ class Writer:
 
     def _serve(self) -> None:
         failure: BaseException | None = None
-        before: Outcome | None = None  # of the turn before, not said yet
+        before: TurnOutcome | None = None  # of the turn before, not said yet
         while True:
             try:
                 turn: Turn | None = self._turns.get_nowait()
@@ -134,19 +115,19 @@ class Writer:
                 turn = self._turns.get()
             if turn is None:
                 return
-            begun: Begun | None = None
+            pending: Pending | None = None
             try:
-                begun = self._begin(turn) if failure is None else None
+                pending = self._begin(turn) if failure is None else None
             except BaseException as error:
                 failure = error
             if before is not None:
                 self._outcomes.put(before)
             try:
-                before = failure if begun is None else self._finish(begun)
+                before = failure if pending is None else self._finish(pending)
             except BaseException as error:
                 before = failure = error
 
-    def _begin(self, turn: Turn) -> Begun:
+    def _begin(self, turn: Turn) -> Pending:
         """Do what must be done before the wait for the disk. Jobs that are lost by now have no part in it."""
         steps, appends = list[JobStep](), list[Append]()
         for step in turn:
@@ -161,7 +142,7 @@ class Writer:
             except BaseException as raised:
                 job.fault = fault_of(job.name, raised)
         try:
-            durable = self._patiently(lambda: self._log.begin(appends))
+            durable = self._log.begin(appends)
         except MisformedAppend as fault:
             faulty = [step.job for step in steps if step.job.name == fault.job]
             for job in faulty:
@@ -170,21 +151,18 @@ class Writer:
                 raise
             return self._begin(turn)
         self._at("turn.begun")
-        return Begun(steps, appends, durable)
+        return Pending(steps, durable)
 
-    def _finish(self, begun: Begun) -> list[LostTenure]:
+    def _finish(self, pending: Pending) -> list[LostTenure]:
         """Wait until the turn is durable, then take it over and publish it, job by job."""
-        steps, appends, durable = begun
-        try:
-            results = durable()
-        except Transient:
-            results = self._patiently(lambda: self._log.append(appends))
+        steps, durable = pending
+        results = durable()
         self._at("turn.durable")
         lost: list[LostTenure] = []
-        far: list[Job] = []
+        far: list[DurableJob] = []
         for (job, proposal, _), result in zip(steps, results, strict=True):
             try:
-                job.settle(proposal, result)
+                job.take_over(proposal, result)
                 self._publish(job, proposal.state)
                 if job.head.sequence - job.kept >= self._snapshot_events:
                     far.append(job)
@@ -198,12 +176,12 @@ class Writer:
             self._keep(far)
         return lost
 
-    def _keep(self, jobs: Sequence[Job]) -> None:
+    def _keep(self, jobs: Sequence[DurableJob]) -> None:
         """Keep snapshots of jobs that are far from their last ones.
 
         Nothing depends on them: where the store fails, the next turn tries again, and its append says what is wrong.
         """
-        batch = list[tuple[Job, Keep]]()
+        batch = list[tuple[DurableJob, Keep]]()
         for job in jobs:
             with suppress(Exception):  # what is wrong with its state, its next step says
                 if (snapshot := Snapshot.of(job.transcript, job.head)) is not None:
@@ -215,7 +193,7 @@ class Writer:
             for job, keep in batch:
                 job.kept = keep.snapshot.head.sequence
 
-    def _publish(self, job: Job, state: State) -> None:
+    def _publish(self, job: DurableJob, state: State) -> None:
         if self._sink is None or job.detached:
             job.transcript.moments.clear()
             return

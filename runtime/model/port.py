@@ -10,7 +10,10 @@ from torch import Tensor
 from ...fsm.request.admission import RuntimeFacts
 from ...fsm.request.artifact import ArtifactFacts
 from ...fsm.request.seal import TextPort
-from ..families.session import Decode, Lane, Prefill, Ticket
+from ..caches.abi import CacheAbi
+from ..caches.arena import Lane
+from ..families.rosters import Ticket
+from ..families.session import Decode, Prefill
 
 
 class Text(TextPort, Protocol):
@@ -22,14 +25,34 @@ class Text(TextPort, Protocol):
     def is_special(self, token: int) -> bool: ...
 
 
-class Caller(Protocol):
-    """A session: lanes, and model calls that advance all of their lanes or none.
+class RowCache(Protocol):
+    """K/V rows of a session's lanes, to be kept elsewhere and put back.
+
+    abi  what they are rows of: those of another one are refused
+    """
+
+    @property
+    def abi(self) -> CacheAbi: ...
+
+    def rows(self, lane: Lane, start: int, stop: int) -> Tensor:
+        """A copy of the lane's rows [start, stop), on the host: [layers, 2, kv_heads, stop - start, head_dim]."""
+
+    def restore(self, lane: Lane, parts: Sequence[Tensor]) -> None:
+        """Fill an empty lane with rows as `rows` gave them, one part after the other."""
+
+
+class ModelSession(Protocol):
+    """Lanes, and model calls that advance all of their lanes or none.
 
     recorded  facts of its calls, as (name, value) pairs: recorded with each tenure
+    cache     the rows of its lanes; None where they hold none, and a lost lane comes back by calls alone
     """
 
     @property
     def recorded(self) -> tuple[tuple[str, str], ...]: ...
+
+    @property
+    def cache(self) -> RowCache | None: ...
 
     def open(self, request: str, positions: int) -> Lane:
         """An empty lane with room for `positions` rows."""
@@ -67,4 +90,4 @@ class Model(Protocol):
     def lanes(self) -> int | None:
         """How many jobs it has room for at a time, whatever their widths; None without bound."""
 
-    def session(self, width: int) -> Caller: ...
+    def session(self, width: int) -> ModelSession: ...

@@ -149,7 +149,7 @@ class Working:
 
     def _new(self) -> Worker:
         with extras_named():
-            from ...runtime.loop.worker import Pace
+            from ...runtime.loop.pace import Pace
             from ..jobs.compose import new_worker
 
         log = self._log

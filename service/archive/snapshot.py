@@ -112,8 +112,10 @@ def _looking_into(kept: Path | None) -> Iterator[Segments | None]:
 
 def _batcher(model: Model, how: How, segments: Segments | None) -> Batcher:
     from ...runtime.loop.batcher import Batcher
+    from ...runtime.loop.context import Context
 
-    return Batcher(model, how.rebuild, segments, spare=int(how.form == REPAIRED))
+    context = Context(form=how.rebuild, segments=segments)
+    return Batcher(model, context, spare=int(how.form == REPAIRED))
 
 
 def _processed(store: DatabaseStore | MemoryStore, batcher: Batcher, claim: Claim, worker: str) -> tuple[Job, int]:
@@ -130,7 +132,7 @@ def _processed(store: DatabaseStore | MemoryStore, batcher: Batcher, claim: Clai
     before = held.state.tenure.recomputed
     Engine(store, batcher.model).adopt(held, worker)
     while next_step(held.state) is Step.CALL:
-        (called,) = batcher.call([held])
+        called = batcher.call_alone(held)
         held.record(store, *called.report)
         if isinstance(fault := called.report[0], FailCall):
             raise CallFailed(fault.detail)

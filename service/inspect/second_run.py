@@ -14,6 +14,7 @@ from ...fsm.machine.states import Status
 from ...fsm.ports import Store
 from ...fsm.reading.rebuilds import Rebuild
 from ...runtime.loop.batcher import Batcher
+from ...runtime.loop.context import Context
 from ...runtime.loop.engine import Engine
 from ...runtime.loop.job import Job
 from ...runtime.model.port import Model
@@ -38,7 +39,7 @@ def run_again(admitted: RequestAdmitted, model: Model, steps: int, lost: Iterabl
     store = MemoryStore(clock=now_ms)
     store.admit(spec.job, spec.identity.hex(), "again", len(spec.prompt), admitted, None)
     (claim,) = store.claim(WORKER, LEASE_MS, 1, [spec.job])
-    engine = Engine(store, model, form=REEXECUTE)
+    engine = Engine(store, model, Context(form=REEXECUTE))
     held = Job.load(store, claim)
     admit_job(held, model)
     engine.adopt(held, WORKER)
@@ -65,8 +66,7 @@ def _lose(place: Rebuild, held: Job, store: Store, batcher: Batcher) -> None:
     """Give the lane up; the engine's next turn makes it again, its score row too where the first run had one."""
     if place.scored:
         while next_step(held.state) is Step.CALL:
-            (called,) = batcher.call([held])
-            held.record(store, *called.report)
+            held.record(store, *batcher.call_alone(held).report)
     batcher.release(held)
     held.prefilled = place.prefilled
 

@@ -57,7 +57,7 @@ def watched(
         turns.catch_up()
         yield from handed
         return
-    from ...runtime.loop.worker import Pace
+    from ...runtime.loop.pace import Pace
     from .compose import new_worker
 
     published: Published = SimpleQueue()

@@ -8,10 +8,11 @@ from ...fsm.errors import Transient
 from ...fsm.failpoints import Reached, unheard
 from ...fsm.ports import Store
 from ...fsm.request.admission import check, check_runtime
+from ...runtime.loop.context import Context, Notice, Sink, unnoticed
 from ...runtime.loop.job import Job
+from ...runtime.loop.pace import PACE, Pace
 from ...runtime.loop.segments import Segments
-from ...runtime.loop.worker import Notice, Pace, Worker
-from ...runtime.loop.writer import Sink
+from ...runtime.loop.worker import Worker
 from ...runtime.model.port import Model
 from ..advice import advised
 from ..database import now_ms
@@ -19,14 +20,12 @@ from .incarnation import dead_workers, new_worker_name
 from .models import Models
 from .voice import Say, unsaid
 
-PACE = Pace()
-
 
 def new_worker(
     store: Store,
     models: Models,
     sink: Sink | None = None,
-    notice: Notice | None = None,
+    notice: Notice = unnoticed,
     form: str = "prefill",
     pace: Pace = PACE,
     cache_dir: Path | None = None,
@@ -54,14 +53,16 @@ def new_worker(
         load=models.load,
         admit=admit_job,
         clock=now_ms,
-        sink=sink,
-        notice=notice,
-        dead=dead_workers,
-        form=form,
-        pace=pace,
-        segments=None if cache_dir is None else Segments(cache_dir, say=say_not_kept),
-        at=at,
-        told=say_waiting,
+        context=Context(
+            sink=sink,
+            notice=notice,
+            told=say_waiting,
+            dead=dead_workers,
+            form=form,
+            pace=pace,
+            segments=None if cache_dir is None else Segments(cache_dir, say=say_not_kept),
+            at=at,
+        ),
     )
 
 

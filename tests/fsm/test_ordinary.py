@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,15 +15,22 @@ from decodelog.fsm.machine import token_step as ordinary
 from decodelog.fsm.machine.fold import fold_all
 from decodelog.fsm.machine.state import State
 from decodelog.fsm.machine.states import Status
-from decodelog.fsm.machine.transition import Command, CommitOutput, CompleteCall, IssueDecision, one_by_one, transitions
+from decodelog.fsm.machine.transition import (
+    Command,
+    CommitOutput,
+    CompleteCall,
+    IssueDecision,
+    TakeStep,
+    transitions,
+)
 from decodelog.fsm.output.standing import Standing
 
 pytestmark = pytest.mark.contract("FSM-2", "FSM-4", "FSM-6")
 
 
-def outcome(decide: Any, state: State, commands: Sequence[Command]) -> Any:
+def outcome(state: State, *commands: Command) -> Any:
     try:
-        made = decide(state, commands)
+        made = transitions(state, commands)
         return made.events, made.state
     except Problem as problem:
         return type(problem), str(problem)
@@ -43,15 +49,14 @@ def test_in_any_state_both_ways_give_the_same_events_state_and_errors(
             changed = {"tokens": made.tokens + 1, "lanes": made.lanes + 1, "scores": made.scores[1:]}
             facts: dict[str, Any] = {"tokens": made.tokens, "lanes": made.lanes, "scores": made.scores}
             made = CompleteCall(**{**facts, wrong: changed[wrong]})
-        commands = (made, choice, CommitOutput())
-        assert outcome(transitions, state, commands) == outcome(one_by_one, state, commands)
+        assert outcome(state, TakeStep(made, choice)) == outcome(state, made, choice, CommitOutput())
 
 
 @given(histories(), choices)
 def test_what_it_gives_folds_to_its_states(live: Live, choice: IssueDecision) -> None:
     for state in live.states:
         if state.status is Status.PENDING and not state.due and not state.tenure.failures:
-            proposal = transitions(state, (call(state), choice, CommitOutput()))
+            proposal = transitions(state, [TakeStep(call(state), choice)])
             assert fold_all(proposal.events, state) == proposal.state
 
 
@@ -70,15 +75,11 @@ def test_it_is_taken_for_an_ordinary_step_and_for_no_other(monkeypatch: pytest.M
     live.turn(50)
     live.turn(51)
     assert taken == [False, True]
-    transitions(live.state, (call(live.state), IssueDecision(selection(EOS), b"x"), CommitOutput()))
+    transitions(live.state, [TakeStep(call(live.state), IssueDecision(selection(EOS), b"x"))])
     assert taken == [False, True, True]
-    for commands in ((call(live.state),), (call(live.state), IssueDecision(selection(50), b"x"))):
-        transitions(live.state, commands)
     with pytest.raises(Problem):
-        transitions(
-            live.state,
-            (call(live.state), IssueDecision(selection(50), b"x", structure=Standing.COMPLETE), CommitOutput()),
-        )
+        structured = IssueDecision(selection(50), b"x", structure=Standing.COMPLETE)
+        transitions(live.state, [TakeStep(call(live.state), structured)])
     assert len(taken) == 3
 
 
@@ -95,6 +96,6 @@ def test_a_call_that_did_not_process_the_one_pending_token_is_no_ordinary_step(w
     assert ordinary.step(live.state, *right, choice.selection, b"x", False, 0) is not None
     made = right._replace(**wrong)
     assert ordinary.step(live.state, *made, choice.selection, b"x", False, 0) is None
-    refused = outcome(one_by_one, live.state, (made, choice, CommitOutput()))
+    refused = outcome(live.state, made, choice, CommitOutput())
     assert issubclass(refused[0], Problem)
-    assert outcome(transitions, live.state, (made, choice, CommitOutput())) == refused
+    assert outcome(live.state, TakeStep(made, choice)) == refused

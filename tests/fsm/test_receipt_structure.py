@@ -8,7 +8,8 @@ import pytest
 from jobs import EOS, Live, call, selection
 
 from decodelog.fsm.errors import BrokenInvariant, Terminal
-from decodelog.fsm.machine.fold import cuts, fold_all
+from decodelog.fsm.machine.commit import cuts
+from decodelog.fsm.machine.fold import fold_all
 from decodelog.fsm.machine.states import Status
 from decodelog.fsm.machine.transition import CloseRequest, CommitOutput, IssueDecision, transition
 from decodelog.fsm.output.standing import Standing

@@ -14,6 +14,7 @@ from situations import SITUATIONS, STATES, held, pending
 
 from decodelog.fsm.errors import Problem
 from decodelog.fsm.machine.compiled import target
+from decodelog.fsm.machine.events import expand
 from decodelog.fsm.machine.fold import fold
 from decodelog.fsm.machine.state import NO_RECEIPT, State
 from decodelog.fsm.machine.states import Status, Trigger
@@ -27,6 +28,7 @@ from decodelog.fsm.machine.transition import (
     RebuildLanes,
     RecordPrompt,
     StartAttempt,
+    TakeStep,
     transition,
 )
 from decodelog.fsm.request.finish import FinishReason
@@ -49,6 +51,7 @@ COMMANDS: dict[str, Callable[[State], Command]] = {
     "commit_held": lambda state: CommitOutput(held(state)),
     "commit_other": lambda state: CommitOutput(b"\x07" * 32),
     "commit_zeros": lambda state: CommitOutput(NO_RECEIPT),
+    "step": lambda state: TakeStep(call(state), decision(60)),
     "cancel": lambda state: CloseRequest(FinishReason.CANCELLED),
     "time_out": lambda state: CloseRequest(FinishReason.TIMEOUT),
     "close_length": lambda state: CloseRequest(FinishReason.LENGTH),
@@ -70,6 +73,7 @@ ADMITTED   commit        !! illegal_transition
 ADMITTED   commit_held   !! illegal_transition
 ADMITTED   commit_other  !! illegal_transition
 ADMITTED   commit_zeros  !! illegal_transition
+ADMITTED   step          -> call.completed, decision.made, output.committed
 ADMITTED   cancel        -> request.closed
 ADMITTED   time_out      -> request.closed
 ADMITTED   close_length  !! broken_invariant
@@ -89,6 +93,7 @@ PREFILLED  commit        !! illegal_transition
 PREFILLED  commit_held   -> nothing
 PREFILLED  commit_other  !! receipt_conflict
 PREFILLED  commit_zeros  !! receipt_conflict
+PREFILLED  step          !! illegal_transition
 PREFILLED  cancel        -> request.closed
 PREFILLED  time_out      -> request.closed
 PREFILLED  close_length  !! broken_invariant
@@ -108,6 +113,7 @@ DECIDED    commit        -> output.committed
 DECIDED    commit_held   -> output.committed
 DECIDED    commit_other  !! receipt_conflict
 DECIDED    commit_zeros  !! receipt_conflict
+DECIDED    step          !! illegal_transition
 DECIDED    cancel        -> request.closed
 DECIDED    time_out      -> request.closed
 DECIDED    close_length  !! broken_invariant
@@ -127,6 +133,7 @@ PENDING    commit        !! illegal_transition
 PENDING    commit_held   -> nothing
 PENDING    commit_other  !! receipt_conflict
 PENDING    commit_zeros  !! receipt_conflict
+PENDING    step          -> call.completed, decision.made, output.committed
 PENDING    cancel        -> request.closed
 PENDING    time_out      -> request.closed
 PENDING    close_length  !! broken_invariant
@@ -146,6 +153,7 @@ CLOSED     commit        !! terminal
 CLOSED     commit_held   -> nothing
 CLOSED     commit_other  !! terminal
 CLOSED     commit_zeros  !! terminal
+CLOSED     step          !! terminal
 CLOSED     cancel        !! terminal
 CLOSED     time_out      !! terminal
 CLOSED     close_length  !! terminal
@@ -165,6 +173,7 @@ FAILED     commit        !! terminal
 FAILED     commit_held   -> nothing
 FAILED     commit_other  !! terminal
 FAILED     commit_zeros  !! terminal
+FAILED     step          !! terminal
 FAILED     cancel        !! terminal
 FAILED     time_out      !! terminal
 FAILED     close_length  !! terminal
@@ -289,8 +298,9 @@ def test_each_state_makes_of_each_command_what_the_table_says(
         tags = [event.tag for event in proposal.events]
         assert ", ".join(tags) == outcome.replace("nothing", "")
         status, after = state.status, state
-        for event, proposed in zip(proposal.events, proposal.states, strict=True):
-            status, after = target(status, Trigger(event.tag)), fold(after, event)
+        for entry, proposed in zip(proposal.entries, proposal.states, strict=True):
+            for event in expand([entry]):
+                status, after = target(status, Trigger(event.tag)), fold(after, event)
             assert (after, after.status) == (proposed, status)
         assert proposal.state == after
     assert state == before

@@ -8,13 +8,17 @@ from databases import AnyStore, wall_clock_ms
 
 from decodelog.fsm.errors import LostTenure
 from decodelog.fsm.machine.state import State
+from decodelog.fsm.ports import Store
 from decodelog.fsm.reading.transcript import Transcript
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.scripted.script import Fault, Script, ScriptedConfig
+from decodelog.runtime.host import THREADS
+from decodelog.runtime.loop.context import Context, Sink, untold
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
-from decodelog.runtime.loop.writer import Sink
+from decodelog.runtime.loop.pace import Pace
+from decodelog.runtime.loop.retry import SHORT_S, Patience, patient
 from decodelog.runtime.model.port import Model
 from decodelog.service.inspect.audit import audit
 from decodelog.service.jobs.submit import submit
@@ -23,6 +27,7 @@ from decodelog.service.streams.reading import transcript_of
 LEASE_MS = 60_000
 WORKER = "tester"
 BESIDE: bool | None = None
+PACED = {"snapshot_events"}
 
 
 def model(text: str | None = "Hello, world.", faults: tuple[Fault, ...] = (), **script: Any) -> ScriptedModel:
@@ -43,11 +48,22 @@ def claim(store: AnyStore, job: str, worker: str = WORKER, dead: tuple[str, ...]
     return Job.load(store, claimed)
 
 
+def patiently(store: Store) -> Store:
+    return patient(store, Patience(SHORT_S, untold, THREADS))
+
+
+def context(sink: Sink | None = None, beside: bool | None = None, **options: Any) -> Context:
+    pace = Pace(
+        beside=BESIDE if beside is None else beside, **{key: options.pop(key) for key in PACED & options.keys()}
+    )
+    return Context(sink=sink, pace=pace, **options)
+
+
 def engine(
     store: AnyStore, of: Model, *jobs: str, sink: Sink | None = None, worker: str = WORKER, **options: Any
 ) -> Engine:
     """An engine that holds these jobs, taken from whoever had them."""
-    made = Engine(store, of, sink, **{"beside": BESIDE, **options})
+    made = Engine(patiently(store), of, context(sink, **options))
     for job in jobs:
         made.adopt(claim(store, job, worker, dead=tuple(store.owners())), worker)
     return made

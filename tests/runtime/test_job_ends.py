@@ -81,7 +81,7 @@ def test_a_lane_that_may_be_spoilt_is_given_up_before_the_fault_is_durable(store
     made.turn()
     held = made.jobs[job]
     assert held.state.status.terminal
-    assert not held.ended
+    assert not held.durable.ended
     assert held.lane is None
     log.through.set()
     made.settle()
@@ -194,7 +194,7 @@ def test_only_the_commit_of_a_receipt_is_keyed_by_it_and_an_end_beside_it_is_not
 def test_a_log_that_ends_elsewhere_than_its_row_says_is_broken_under_its_own_fence(store: AnyStore) -> None:
     job = admit(store, model())
     (claimed,) = store.claim(WORKER, 60_000, 1, [job])
-    assert Job.load(store, claimed).head == claimed.head
+    assert Job.load(store, claimed).durable.head == claimed.head
     for head in (claimed.head._replace(sequence=7), claimed.head._replace(chain=b"x" * 32)):
         with pytest.raises(BrokenInvariant, match="its row says"):
             Job.load(store, claimed._replace(head=head))

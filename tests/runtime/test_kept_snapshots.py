@@ -36,9 +36,9 @@ EVERY = 12  # events: four tokens
 
 def loaded(job: Job) -> tuple[object, ...]:
     """Everything of a loaded job that later turns depend on."""
-    transcript = job.transcript
+    transcript = job.durable.transcript
     return (
-        job.head,
+        job.durable.head,
         job.state,
         job.token,
         transcript.token_ids,

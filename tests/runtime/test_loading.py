@@ -17,6 +17,7 @@ from decodelog.fsm.errors import BrokenArtifact, NotRunnableHere, Problem
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.host import THREADS
+from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.loading import Loading
 from decodelog.runtime.loop.worker import Worker
 from decodelog.service.jobs.compose import admit_job
@@ -40,9 +41,8 @@ def lease_of(store: AnyStore, job: str) -> int:
 def worker(
     store: AnyStore, load: Callable[[str], Any], heard: dict[str, Problem], name: str = "worker-1", **pace: Any
 ) -> Worker:
-    return Worker(
-        name, store, load, admit_job, wall_clock_ms, notice=heard.__setitem__, pace=replace(FAST, **pace)
-    )  # fmt: skip
+    context = Context(notice=heard.__setitem__, pace=replace(FAST, **pace))
+    return Worker(name, store, load, admit_job, wall_clock_ms, context)
 
 
 @pytest.mark.contract("LOG-7", "CALL-9")

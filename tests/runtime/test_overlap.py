@@ -10,7 +10,20 @@ from statistics import median
 from typing import Any, NoReturn
 
 import pytest
-from cranks import admit, assert_audited, claim, engine, finish, model, result, run, transcript, turn
+from cranks import (
+    admit,
+    assert_audited,
+    claim,
+    context,
+    engine,
+    finish,
+    model,
+    patiently,
+    result,
+    run,
+    transcript,
+    turn,
+)
 from databases import AnyStore
 from workers import PATIENCE_S
 
@@ -21,8 +34,8 @@ from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.loop import retry as patience
+from decodelog.runtime.loop.context import Sink
 from decodelog.runtime.loop.engine import Engine
-from decodelog.runtime.loop.writer import Sink
 from decodelog.store.database import driver
 from decodelog.store.engine import open_store
 
@@ -61,7 +74,7 @@ class Held:
 def held_engine(store: AnyStore, of: ScriptedModel, *jobs: str, sink: Sink | None = None) -> tuple[Held, Engine]:
     log = Held(store)
     stand_in: Any = log
-    made = Engine(stand_in, of, sink, beside=True)
+    made = Engine(patiently(stand_in), of, context(sink, beside=True))
     for job in jobs:
         made.adopt(claim(store, job), "tester")
     return log, made
@@ -78,7 +91,7 @@ def test_a_call_runs_beside_the_append_and_nothing_of_it_is_seen_before(store: A
     # The crank is at the third token, with its append under way; a reader and the transcript are at the second.
     assert made.jobs[job].token == ord("l")
     assert made.jobs[job].state.frontier.output == 3
-    known = made.jobs[job].transcript.state
+    known = made.jobs[job].durable.transcript.state
     assert known is not None
     assert known.frontier.output == store.row(job).output == 2
     turning = threading.Thread(target=made.turn)
@@ -207,7 +220,11 @@ def test_an_append_whose_answer_is_lost_is_found_again_and_published_once(
             return self._store.append(batch)
 
     stand_in: Any = Forgetful(store)
-    made = Engine(stand_in, of, lambda job, emissions, state: seen.setdefault(job, []).extend(emissions), beside=beside)
+    made = Engine(
+        patiently(stand_in),
+        of,
+        context(lambda job, emissions, state: seen.setdefault(job, []).extend(emissions), beside=beside),
+    )
     for job in jobs:
         made.adopt(claim(store, job), "tester")
     finish(made)
@@ -224,7 +241,9 @@ def test_turns_beside_and_in_place_keep_one_order_with_jobs_that_come_end_and_ar
     seen: dict[str, list[Emission]] = {}
     drafts = [{**SAMPLED, "seed": index, "max_new_tokens": rng.randint(1, 14)} for index in range(20)]
     jobs = [admit(store, model(**SEEDED), **draft) for draft in drafts]
-    made = Engine(store, model(**SEEDED), lambda job, emissions, state: seen.setdefault(job, []).extend(emissions))
+    made = Engine(
+        store, model(**SEEDED), context(lambda job, emissions, state: seen.setdefault(job, []).extend(emissions))
+    )
     waiting = list(jobs)
     while made.jobs or waiting:
         for _ in range(min(rng.randint(0, 4), len(waiting))):

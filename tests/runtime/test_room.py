@@ -15,6 +15,7 @@ from workers import FAST, running, wait_for, worker
 from decodelog.fsm.errors import NoFreeSlot, Problem
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.families.scripted.model import ScriptedModel
+from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.worker import Worker
 from decodelog.runtime.model.native import NativeModel
@@ -105,7 +106,9 @@ def test_a_full_model_is_left_to_others_and_another_model_s_jobs_are_taken(store
         return submit(store, models[name], name, asked, 0).job
 
     older = [admitted("narrow") for _ in range(6)]
-    made = Worker("worker-1", store, models.__getitem__, admit_job, lambda: 0, pace=replace(FAST, claims_max=2))
+    made = Worker(
+        "worker-1", store, models.__getitem__, admit_job, lambda: 0, Context(pace=replace(FAST, claims_max=2))
+    )
     with running(made):
         wait_for(lambda: store.row(older[0]).output > 0)
         newer = admitted("wide")

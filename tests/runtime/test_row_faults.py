@@ -18,8 +18,9 @@ from decodelog.fsm.ports import Claim
 from decodelog.fsm.reading.transcript import Transcript
 from decodelog.runtime.faults import WORDS_MAX, fault_of, is_fault, told
 from decodelog.runtime.grammar.parser import Parser
+from decodelog.runtime.loop import decisions
 from decodelog.runtime.loop import engine as engine_module
-from decodelog.runtime.loop import selections as selections_module
+from decodelog.runtime.loop.durable_job import DurableJob
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.writer import Writer
@@ -55,7 +56,7 @@ def in_decisions(patch: pytest.MonkeyPatch, trap: Trap) -> None:
             trap(trap.job)
         return decide(scores, plans, *others)
 
-    patch.setattr(selections_module, "decide", trapped)
+    patch.setattr(decisions, "decide", trapped)
 
 
 def in_a_method(of: Any, name: str, job_of: Callable[..., str]) -> Callable[[pytest.MonkeyPatch, Trap], None]:
@@ -81,7 +82,7 @@ PLACES = {
     "its parser's step": (in_a_method(Parser, "take", only_one), 2),
     "its receipt": (in_a_method(Engine, "_commands", lambda trap, engine, called, _: called.job.name), 2),
     "its history": (in_a_method(History, "follow", only_one), 2),
-    "its report": (in_a_method(Job, "append_of", lambda trap, job, *_: job.name), 2),
+    "its report": (in_a_method(DurableJob, "append_of", lambda trap, job, *_: job.name), 2),
     "its text": (
         in_a_method(
             Transcript, "follow", lambda trap, each, *_: each.state.spec.job if each.state is not None else ""

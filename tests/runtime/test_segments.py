@@ -33,6 +33,7 @@ from decodelog.runtime.families.decoder.model import seeded_decoder
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.session import Decode, Prefill, Session
 from decodelog.runtime.loop import segments as segments_module
+from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.segments import Chain, Segments
 from decodelog.runtime.loop.worker import Worker
@@ -202,7 +203,7 @@ def test_a_job_that_is_given_up_keeps_no_cache(store: AnyStore, of: Model, folde
     job, segments = killed(store, of, folder, 9), Segments(folder, EVERY)
     assert kept(folder)
     (claim,) = store.claim("second", LEASE_MS, 1, [job], dead=store.owners())
-    worker = Worker("second", store, lambda _: of, admit_job, wall_clock_ms, segments=segments)
+    worker = Worker("second", store, lambda _: of, admit_job, wall_clock_ms, Context(segments=segments))
     worker._take(claim._replace(stalled=TENURES_STALLED_MAX))
     segments.close()
     assert store.row(job).finish == "poison_job"

@@ -23,9 +23,11 @@ from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.scripted.model import ScriptedModel
-from decodelog.runtime.loop.engine import Engine
+from decodelog.runtime.loop import decisions
+from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.job import Job
-from decodelog.runtime.loop.worker import Pace, Worker
+from decodelog.runtime.loop.pace import Pace
+from decodelog.runtime.loop.worker import Worker
 from decodelog.runtime.loop.writer import one_at_a_time
 from decodelog.service.jobs.cancel import cancel
 from decodelog.service.jobs.compose import admit_job
@@ -259,7 +261,7 @@ def test_an_unknown_model_is_a_reason_too(store: AnyStore) -> None:
     def load(name: str) -> NoReturn:
         raise UnknownModel(name, [])
 
-    made = Worker("worker-1", store, load, admit_job, wall_clock_ms, notice=heard.__setitem__, pace=FAST)
+    made = Worker("worker-1", store, load, admit_job, wall_clock_ms, Context(notice=heard.__setitem__, pace=FAST))
     made.run(drain=True)
     assert heard[job].code == "unknown_model"
 
@@ -359,7 +361,9 @@ def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store: AnyS
     for of in models.values():
         session = of.session(1)
         vars(session)["select"] = partial(slowly, session.select)
-    made = Worker("worker-1", store, models.__getitem__, admit_job, wall_clock_ms, pace=replace(FAST, inbox_ms=8))
+    made = Worker(
+        "worker-1", store, models.__getitem__, admit_job, wall_clock_ms, Context(pace=replace(FAST, inbox_ms=8))
+    )
     with running(made, drain=True) as thread:
         wait_for(lambda: all(store.row(job).output > 2 for job in jobs))
         for job in jobs:
@@ -408,14 +412,14 @@ def deaths(
     at_most: int = 10**9,
 ) -> int:
     """How many workers in turn died of a job, at most so many, until one found nothing left to do."""
-    commands, dead = Engine._commands, set[str]()
+    decided, dead = decisions._decided, set[str]()
 
-    def broken(self: Engine, called: Any, selection: Any) -> Any:
-        if called.job.name == bad and len(dead) < at_most:
+    def broken(result: Any, *others: Any) -> Any:
+        if result.job.name == bad and len(dead) < at_most:
             raise MemoryError
-        return commands(self, called, selection)
+        return decided(result, *others)
 
-    monkeypatch.setattr(Engine, "_commands", broken)
+    monkeypatch.setattr(decisions, "_decided", broken)
     pace = replace(FAST, stalled_ms=1, lease_ms=60_000)
     for number in range(3 * TENURES_STALLED_MAX):
         made = worker(store, of, f"worker-{number}", pace=pace, dead=lambda owners: owners & dead)

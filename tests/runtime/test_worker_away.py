@@ -14,7 +14,8 @@ from workers import worker
 from decodelog.fsm.errors import DatabaseLocked, DatabaseUnavailable, Problem
 from decodelog.fsm.ports import Claim, Command
 from decodelog.runtime.loop import retry as patience
-from decodelog.runtime.loop.worker import Pace
+from decodelog.runtime.loop.context import untold
+from decodelog.runtime.loop.pace import Pace
 
 
 class Locked:
@@ -154,7 +155,7 @@ def test_a_wait_that_ran_out_makes_the_next_ones_short_until_something_succeeds(
         return "answered"
 
     stand_in: Any = host
-    patient = patience.Patience(60.0, host=stand_in)
+    patient = patience.Patience(60.0, untold, stand_in)
 
     def waited(away_s: float) -> tuple[float, str]:
         begin = host.now

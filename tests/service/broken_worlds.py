@@ -14,9 +14,9 @@ import numpy as np
 
 from decodelog.fsm.errors import LostTenure
 from decodelog.fsm.ports import Append, AppendResult, Claim, Outcome
-from decodelog.runtime.loop import selections
+from decodelog.runtime.loop import decisions
 from decodelog.runtime.loop.worker import Worker
-from decodelog.runtime.loop.writer import Begun, Writer
+from decodelog.runtime.loop.writer import Pending, Writer
 from decodelog.service.lab.simulation import world
 from decodelog.service.lab.simulation.world import VirtualStore, World
 from decodelog.store.appending.offer import offer
@@ -122,9 +122,9 @@ class Endless(VirtualStore):
         return super().heartbeat(worker, 10**9)
 
 
-def early(self: Writer, begun: Begun) -> list[LostTenure]:
+def early(self: Writer, pending: Pending) -> list[LostTenure]:
     """Publishes a turn, and then waits until it is durable."""
-    steps, _, durable = begun
+    steps, durable = pending
     for job, proposal, _ in steps:
         for entry, state in zip(proposal.entries, proposal.states, strict=True):
             job.transcript.follow(entry, state)
@@ -202,5 +202,5 @@ BROKEN = {
     "text is shown before it is durable": with_patch(Writer, "_finish", early),
     "text is shown twice": with_patch(Writer, "_publish", twice),
     "commands and deadlines are ignored": with_patch(Worker, "_interruptions", deaf),
-    "noise is drawn in turn": with_patch(selections, "unit_draws", Drawn()),
+    "noise is drawn in turn": with_patch(decisions, "unit_draws", Drawn()),
 }

@@ -16,8 +16,10 @@ import threading
 from typing import Any
 
 from decodelog.runtime.families.scripted.model import load_scripted
-from decodelog.runtime.loop.worker import Pace, Worker
-from decodelog.runtime.model.port import Caller
+from decodelog.runtime.loop.context import Context
+from decodelog.runtime.loop.pace import Pace
+from decodelog.runtime.loop.worker import Worker
+from decodelog.runtime.model.port import ModelSession
 from decodelog.service.database import now_ms, opened
 from decodelog.service.jobs.compose import admit_job
 from decodelog.service.jobs.incarnation import dead_workers, new_worker_name
@@ -35,7 +37,7 @@ class Deadly:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def session(self, width: int) -> Caller:
+    def session(self, width: int) -> ModelSession:
         session, job = self._model.session(width), self._job
 
         class Calls:
@@ -47,7 +49,7 @@ class Deadly:
             def __getattr__(self, name: str) -> Any:
                 return getattr(session, name)
 
-        calls: Caller = Calls()
+        calls: ModelSession = Calls()
         return calls
 
 
@@ -60,7 +62,7 @@ def work(url: str, model: Any, poison: str, told: int) -> None:
 
     with opened(url) as store:
         name = new_worker_name()
-        Worker(name, store, load, admit_job, now_ms, dead=dead_workers, pace=PACE).run(drain=True)
+        Worker(name, store, load, admit_job, now_ms, Context(dead=dead_workers, pace=PACE)).run(drain=True)
 
 
 def main(url: str, directory: str, poison: str, place: str = "call") -> list[int]:

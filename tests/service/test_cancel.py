@@ -16,7 +16,7 @@ from decodelog.fsm.machine.transition import CloseRequest, StartAttempt
 from decodelog.fsm.ports import Command
 from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.loop.job import Job
-from decodelog.runtime.loop.worker import Pace
+from decodelog.runtime.loop.pace import Pace
 from decodelog.service.jobs.cancel import ask_to_end, cancel, cancel_all
 from decodelog.service.jobs.compose import new_worker
 from decodelog.service.jobs.incarnation import new_worker_name

@@ -9,7 +9,7 @@ from typer.main import get_command
 
 from decodelog.fsm import errors
 from decodelog.fsm.errors import Defect, Problem, Transient
-from decodelog.runtime.loop.worker import Pace
+from decodelog.runtime.loop.pace import Pace
 from decodelog.service.cli.app import app
 from decodelog.store.database.connection import BUSY_TIMEOUT_MS, REACHED
 

@@ -125,6 +125,7 @@ class ScriptedSession:
     """Lanes that hold a length and no cache. A row depends on its step alone; a call costs one gather."""
 
     recorded: tuple[tuple[str, str], ...] = ()
+    cache: None = None
 
     def __init__(self, config: ScriptedConfig, size: int, special: frozenset[int]) -> None:
         """Errors: BrokenArtifact where the script names a token or a column that the vocabulary lacks."""

@@ -54,7 +54,7 @@ def work(
     cache_dir: Path | None = None,
 ) -> None:
     """Run `jobs`, or all there are. Exits with 1 where one failed or could not be run here, as Ctrl-C does with 130."""
-    from ....runtime.loop.worker import Pace
+    from ....runtime.loop.pace import Pace
     from ...jobs.compose import new_worker
 
     watch = Watch(json)

@@ -10,7 +10,7 @@ from torch import Tensor, nan
 
 from ....fsm.errors import NoFreeSlot, PreparedCacheChanged
 from ....runtime.families.session import Decode, Lane, Prefill, Ticket
-from ....runtime.model.port import Caller, Model
+from ....runtime.model.port import Model, ModelSession
 from .faults import Faults
 from .scheduler import Process, Scheduler
 
@@ -72,13 +72,13 @@ class Calls:
     """A session whose calls take virtual time and may fail."""
 
     def __init__(
-        self, caller: Caller, scheduler: Scheduler, process: Process, faults: Faults, harm: Harm, room: int | None
+        self, caller: ModelSession, scheduler: Scheduler, process: Process, faults: Faults, harm: Harm, room: int | None
     ) -> None:
         self._room = room
         self._caller, self._scheduler, self._process, self._faults, self._harm = (
             caller, scheduler, process, faults, harm,
         )  # fmt: skip
-        self.recorded = caller.recorded
+        self.recorded, self.cache = caller.recorded, caller.cache
         self._lanes: dict[Lane, None] = {}
         self._called: dict[int, Sequence[str]] = {}
 

@@ -18,6 +18,7 @@ from ....fsm.request.envelope import Envelope
 from ....fsm.request.seal import seal
 from ....runtime.families.scripted.model import ScriptedModel
 from ....runtime.families.scripted.script import Script, ScriptedConfig
+from ....runtime.loop.context import SEQUENTIAL
 from ....runtime.loop.engine import Engine
 from ....runtime.loop.job import Job
 from ....store.memory.log import MemoryStore
@@ -123,7 +124,7 @@ def undisturbed(shape: str, job: str) -> Course:
     store = MemoryStore()
     admit_job(store, MODEL, job, BY_NAME[shape].envelope, None)
     (claim,) = store.claim("undisturbed", 1, 1)
-    engine = Engine(store, model(), beside=False)
+    engine = Engine(store, model(), SEQUENTIAL)
     engine.adopt(Job.load(store, claim), "undisturbed")
     while engine.jobs:
         engine.turn()

@@ -11,8 +11,9 @@ from ....fsm.errors import LostTenure, Problem, Transient
 from ....fsm.machine.state import State
 from ....fsm.ports import Command
 from ....fsm.reading.emission import Emission
-from ....runtime.loop.worker import Pace, Worker
-from ....runtime.loop.writer import SNAPSHOT_EVENTS
+from ....runtime.loop.context import Context
+from ....runtime.loop.pace import SNAPSHOT_EVENTS, Pace
+from ....runtime.loop.worker import Worker
 from ....store.memory.log import MemoryStore
 from ...jobs.compose import admit_job as admissible
 from .callers import RESTART_MS, START_MS, Asked, Errand, end, follow, submit
@@ -225,13 +226,15 @@ class World:
             load,
             admissible,
             lambda: self._wall_ms(process),
-            read,
-            self._noticed,
-            self.dead,
-            self._form,
-            self._pace,
-            at=lambda point: self.scheduler.point(process, point),
-            host=VirtualHost(self.scheduler, process),
+            Context(
+                sink=read,
+                notice=self._noticed,
+                dead=self.dead,
+                form=self._form,
+                pace=self._pace,
+                at=lambda point: self.scheduler.point(process, point),
+                host=VirtualHost(self.scheduler, process),
+            ),
         )
 
     def _noticed(self, job: str, problem: Problem) -> None:

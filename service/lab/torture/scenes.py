@@ -22,10 +22,10 @@ from ....fsm.ports import CANCEL, Claim, Command, Store
 from ....fsm.reading.emission import Emission
 from ....fsm.request.draft import draft_from
 from ....fsm.request.seal import seal
+from ....runtime.loop.context import SEQUENTIAL, Context
 from ....runtime.loop.engine import Engine
 from ....runtime.loop.job import Job
-from ....runtime.loop.worker import Pace
-from ....runtime.loop.writer import SNAPSHOT_EVENTS
+from ....runtime.loop.pace import SNAPSHOT_EVENTS, Pace
 from ....runtime.model.port import Model
 from ....store.archive.bundle import write
 from ....store.engine import DatabaseStore
@@ -166,7 +166,7 @@ def lose_and_work(world: World) -> None:
     """Go on with a job after another worker has fenced it, then give it to one that may."""
     store, zombie, thief = world.store, new_worker_name(), new_worker_name()
     for claim in store.claim(zombie, LEASE_MS, 1, world.scene.jobs, dead_workers(store.owners())):
-        engine = Engine(store, world.loaded, at=world.at, beside=world.scene.beside)
+        engine = Engine(store, world.loaded, Context(at=world.at, pace=Pace(beside=world.scene.beside)))
         engine.adopt(Job.load(store, claim), zombie)
         for _ in range(3):
             engine.turn()
@@ -182,7 +182,7 @@ def restore_and_work(world: World) -> None:
     """Bring jobs back from a file, in which they are in the middle, and go on with them."""
     elsewhere = MemoryStore()
     submit(replace(world, store=elsewhere, mark=lambda job, sequence: None))
-    engine = Engine(elsewhere, world.loaded, beside=False)
+    engine = Engine(elsewhere, world.loaded, SEQUENTIAL)
     for claim in elsewhere.claim("elsewhere", LEASE_MS, len(world.scene.jobs)):
         engine.adopt(Job.load(elsewhere, claim), "elsewhere")
     for _ in range(OUTPUTS):
@@ -272,7 +272,7 @@ def undisturbed(world: World, claim: Claim) -> list[tuple[Event, ...]]:
     row = world.store.row(claim.job)
     store.admit(claim.job, row.identity, row.model, row.prompt, admitted, None)
     (other,) = store.claim("undisturbed", LEASE_MS, 1)
-    engine = Engine(store, world.loaded, beside=False)
+    engine = Engine(store, world.loaded, SEQUENTIAL)
     engine.adopt(Job.load(store, other), "undisturbed")
     while engine.jobs:
         engine.turn()
@@ -303,5 +303,6 @@ def record(job: Job, store: Store, events: Sequence[Event]) -> None:
     proposal = Proposal((), (), job.state)
     for event in events:
         proposal = proposal.then(propose(proposal.state, event))
-    job.settle(proposal, store.append([job.append_of(proposal, job.state)])[0])
+    durable = job.durable
+    durable.take_over(proposal, store.append([durable.append_of(proposal, job.state)])[0])
     job.advance(proposal)

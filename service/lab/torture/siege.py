@@ -15,7 +15,7 @@ from ....fsm.failpoints import Reached, unheard
 from ....fsm.machine.state import State
 from ....fsm.machine.states import Status
 from ....fsm.reading.emission import Emission
-from ....runtime.loop.worker import Pace
+from ....runtime.loop.pace import Pace
 from ....store.engine import open_store
 from ...database import now_ms
 from ...jobs.compose import new_worker

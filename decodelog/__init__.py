@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .fsm import errors
     from .fsm.reading.emission import Emission, Token
-    from .runtime.model.port import Model
+    from .fsm.request.admission import RuntimeFacts
+    from .fsm.request.artifact import ArtifactFacts
+    from .runtime.caches.arena import Lane
+    from .runtime.families.session import Decode, Prefill
+    from .runtime.model.conformance import check_model
+    from .runtime.model.port import Model, ModelSession, RowCache, Text
     from .service.api.aio import AsyncJob, AsyncLog, aopen
     from .service.api.job import Job
     from .service.api.log import Log, open
@@ -24,18 +29,27 @@ if TYPE_CHECKING:
     from .service.inspect.audit import Report, verify
 
 __all__ = [
+    "ArtifactFacts",
     "AsyncJob",
     "AsyncLog",
+    "Decode",
     "Emission",
     "Explanation",
     "Job",
+    "Lane",
     "Log",
     "Model",
+    "ModelSession",
+    "Prefill",
     "Report",
     "Result",
+    "RowCache",
+    "RuntimeFacts",
+    "Text",
     "Token",
     "__version__",
     "aopen",
+    "check_model",
     "errors",
     "open",
     "verify",
@@ -44,17 +58,26 @@ __all__ = [
 __version__ = "0.1.0"
 
 _IN = {
+    "ArtifactFacts": ".fsm.request.artifact",
     "AsyncJob": ".service.api.aio",
     "AsyncLog": ".service.api.aio",
+    "Decode": ".runtime.families.session",
     "Emission": ".fsm.reading.emission",
     "Explanation": ".service.api.values",
     "Job": ".service.api.job",
+    "Lane": ".runtime.caches.arena",
     "Log": ".service.api.log",
     "Model": ".runtime.model.port",
+    "ModelSession": ".runtime.model.port",
+    "Prefill": ".runtime.families.session",
     "Report": ".service.inspect.audit",
     "Result": ".service.api.values",
+    "RowCache": ".runtime.model.port",
+    "RuntimeFacts": ".fsm.request.admission",
+    "Text": ".runtime.model.port",
     "Token": ".fsm.reading.emission",
     "aopen": ".service.api.aio",
+    "check_model": ".runtime.model.conformance",
     "open": ".service.api.log",
     "verify": ".service.inspect.audit",
 }

@@ -30,6 +30,7 @@ from .machine import (
 )
 from .artifact import (
     UnknownModel as UnknownModel,
+    ModelNotConforming as ModelNotConforming,
     ModelNotFetched as ModelNotFetched,
     FetchFailed as FetchFailed,
     UnwritableModels as UnwritableModels,

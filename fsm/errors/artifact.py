@@ -50,6 +50,14 @@ class BrokenArtifact(Rejected):
 
 
 @dataclass(eq=False)
+class ModelNotConforming(Rejected):
+    code = "model_not_conforming"
+    says = "the model does not do what every job relies on: {wanted}; it gave {found}. Correct it before jobs use it"
+    wanted: str
+    found: str
+
+
+@dataclass(eq=False)
 class NotRunnableHere(Rejected):
     """A library failed, or did not come to an end, where it made ready what a job needs."""
 

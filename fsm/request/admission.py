@@ -24,7 +24,7 @@ class RuntimeFacts:
     """What a process computes on.
 
     compute_dtype, logit_dtype   for example `float32`
-    cache_kind                   the cache family's tag, for example `slot_arena`
+    cache_kind                   the cache family's tag: `slot_arena`, or `none` for a model that keeps no rows
     device_class                 `cpu`, `cuda` or `mps`
     framework_revision           library and version that the results depend on, for example `torch 2.13.0`
     """

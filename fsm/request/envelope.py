@@ -122,10 +122,14 @@ class Rng(Plane):
     stream_rule: Literal["counter_v1"]
 
 
-class SlotArena(Plane):
-    """One arena of key/value slots; `abi` names layers, heads, widths, axis order, dtype and key rotation."""
+class Cache(Plane):
+    """Where the rows of earlier tokens are.
 
-    kind: Literal["slot_arena"]
+    slot_arena   one arena of key/value slots; `abi` names layers, heads, widths, axis order, dtype and key rotation
+    none         the model keeps none: what it computes depends on the token ids alone
+    """
+
+    kind: Literal["slot_arena", "none"]
     abi: CacheAbi
 
 
@@ -140,7 +144,7 @@ class Runtime(Plane):
 
     compute_dtype: Dtype
     logit_dtype: Dtype
-    cache: SlotArena
+    cache: Cache
     batch_width: Annotated[int, Field(ge=1, le=limits.BATCH_WIDTH_MAX)]
     compatibility: Compatibility
     device_class: DeviceClass | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -12,7 +12,6 @@ from ...fsm.request.artifact import ArtifactFacts
 from ...fsm.request.seal import TextPort
 from ..caches.abi import CacheAbi
 from ..caches.arena import Lane
-from ..families.rosters import Ticket
 from ..families.session import Decode, Prefill
 
 
@@ -60,15 +59,15 @@ class ModelSession(Protocol):
     def release(self, lane: Lane) -> None:
         """Forget a lane; its storage may be reused, its content never read again."""
 
-    def prepare(self, calls: Sequence[Prefill | Decode]) -> Ticket:
-        """Compute without changing logical state."""
+    def prepare(self, calls: Sequence[Prefill | Decode]) -> Any:
+        """Compute without changing logical state; a ticket, which only this session has to understand."""
 
-    def select(self, ticket: Ticket) -> Tensor:
+    def select(self, ticket: Any) -> Tensor:
         """ALL_NEW: advance every lane of the ticket; its score rows, [calls, vocabulary] float32."""
 
 
 class Model(Protocol):
-    """One artifact, loaded; any number of threads may share it.
+    """One artifact, loaded; any number of threads may share it. `check_model` says whether an object is one.
 
     session(width)  opens a session of the caller's own, for one thread, for jobs of that batch width: what it computes
                     of a row depends on no other row. Errors: UnequalRows

@@ -77,9 +77,9 @@ def test_it_is_taken_for_an_ordinary_step_and_for_no_other(monkeypatch: pytest.M
     assert taken == [False, True]
     transitions(live.state, [TakeStep(call(live.state), IssueDecision(selection(EOS), b"x"))])
     assert taken == [False, True, True]
+    structured = TakeStep(call(live.state), IssueDecision(selection(50), b"x", structure=Standing.COMPLETE))
     with pytest.raises(Problem):
-        structured = IssueDecision(selection(50), b"x", structure=Standing.COMPLETE)
-        transitions(live.state, [TakeStep(call(live.state), structured)])
+        transitions(live.state, [structured])
     assert len(taken) == 3
 
 

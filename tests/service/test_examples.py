@@ -57,6 +57,12 @@ def test_jobs_are_forked_and_compared(tmp_path: Path) -> None:
     assert "with another seed: Difference(" in text
 
 
+@pytest.mark.contract("API-4")
+def test_a_model_of_ones_own_is_checked_run_and_audited(tmp_path: Path) -> None:
+    text = run("own_model.py", tmp_path)
+    assert text.endswith(".\naudited by running it again: the same\n")
+
+
 def test_many_requests_are_answered_in_order_and_read_the_second_time(tmp_path: Path) -> None:
     first = run("many_requests.py", tmp_path)
     assert [line.split()[0] for line in first.splitlines()] == ["q0", "q1", "q2", "q3"]

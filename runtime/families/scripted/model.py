@@ -102,7 +102,7 @@ class ScriptedModel:
             cache_abi="scripted",
             weight_dtype="float32",
         )
-        self.runtime = RuntimeFacts("float32", "float32", "slot_arena", "cpu", "scripted")
+        self.runtime = RuntimeFacts("float32", "float32", "none", "cpu", "scripted")
         self.recorded = (("device", "cpu"), ("model", "scripted"))
         self.lanes: int | None = None
         self._session = ScriptedSession(config, len(self.text.pieces), self.text.special)

@@ -21,7 +21,8 @@ from decodelog.fsm.machine.events import (
     RequestAdmitted,
     RequestClosed,
 )
-from decodelog.fsm.machine.fold import committed, fold, fold_all
+from decodelog.fsm.machine.commit import committed
+from decodelog.fsm.machine.fold import fold, fold_all
 from decodelog.fsm.machine.state import Ending, State
 from decodelog.fsm.machine.states import Status, Trigger
 from decodelog.fsm.machine.transition import (

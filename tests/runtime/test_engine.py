@@ -189,7 +189,7 @@ def test_a_recorded_receipt_is_committed_after_a_crash_and_nothing_is_drawn_agai
     job = admit(store, of, **SAMPLED, seed=5, max_new_tokens=8)
     # A worker that died between decision and commit: its receipt is in the log and is not the policy's own choice.
     first = claim(store, job)
-    first.record(store, StartAttempt(first.claim.fence, WORKER))
+    first.record(store, StartAttempt(first.durable.claim.fence, WORKER))
     drawn = expected["token_ids"][0]
     choice = next(token for token in range(65, 91) if token != drawn)
     draw = unit_draw("philox4x32-10", 5, 0, 0, 0)
@@ -283,7 +283,7 @@ def test_after_the_end_a_late_result_and_a_late_cancel_are_refused(store: AnySto
     of = model("Hi")
     job = admit(store, of)
     held = claim(store, job)
-    held.record(store, StartAttempt(held.claim.fence, WORKER), CloseRequest(FinishReason.CANCELLED))
+    held.record(store, StartAttempt(held.durable.claim.fence, WORKER), CloseRequest(FinishReason.CANCELLED))
     with pytest.raises(Terminal):
         held.propose(CloseRequest(FinishReason.CANCELLED))
     with pytest.raises(Terminal):

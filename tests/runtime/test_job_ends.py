@@ -124,7 +124,7 @@ def test_equal_commands_under_two_fences_are_two(store: AnyStore, what: str) -> 
     zombie = claim(store, job)
     second = claim(store, job, "second", dead=(WORKER,))
     command = ENDS[what]
-    appends = [held.append_of(held.propose(command), held.state) for held in (zombie, second)]
+    appends = [held.durable.append_of(held.propose(command), held.state) for held in (zombie, second)]
     assert appends[0].entries == appends[1].entries
     assert appends[0].key != appends[1].key
     second.record(store, command)
@@ -142,10 +142,10 @@ def test_equal_commands_under_two_fences_are_two(store: AnyStore, what: str) -> 
 def test_equal_commands_of_two_jobs_or_at_two_places_are_two(store: AnyStore) -> None:
     cancel = CloseRequest(FinishReason.CANCELLED)
     jobs = [claim(store, admit(store, model())) for _ in range(2)]
-    keys = [held.append_of(held.propose(cancel), held.state).key for held in jobs]
-    jobs[0].record(store, StartAttempt(jobs[0].claim.fence, WORKER))
-    keys.append(jobs[0].append_of(jobs[0].propose(cancel), jobs[0].state).key)
-    keys.append(jobs[0].append_of(jobs[0].propose(FailRequest("poison_job", "")), jobs[0].state).key)
+    keys = [held.durable.append_of(held.propose(cancel), held.state).key for held in jobs]
+    jobs[0].record(store, StartAttempt(jobs[0].durable.claim.fence, WORKER))
+    keys.append(jobs[0].durable.append_of(jobs[0].propose(cancel), jobs[0].state).key)
+    keys.append(jobs[0].durable.append_of(jobs[0].propose(FailRequest("poison_job", "")), jobs[0].state).key)
     assert len(set(keys)) == 4
     assert len({bytes(key) for key in keys}) == 4
     jobs[1].record(store, cancel)
@@ -176,18 +176,18 @@ def test_a_fault_whose_append_fails_leaves_nothing_of_the_spoilt_row(store: AnyS
 def test_only_the_commit_of_a_receipt_is_keyed_by_it_and_an_end_beside_it_is_not(store: AnyStore) -> None:
     """Else whichever of the two comes second would be taken for a repetition of the first."""
     held = claim(store, admit(store, model()))
-    held.record(store, StartAttempt(held.claim.fence, WORKER))
+    held.record(store, StartAttempt(held.durable.claim.fence, WORKER))
     held.record(store, CompleteCall(held.state.frontier.unprocessed, held.state.frontier.prompt, b"s" * 32))
     decide = held.propose(IssueDecision(Selection(65, 300, -0.5, -0.25, 1.5), b"A"))
-    append = held.append_of(decide, held.state)
-    held.settle(decide, store.append([append])[0])
+    append = held.durable.append_of(decide, held.state)
+    held.durable.take_over(decide, store.append([append])[0])
     held.advance(decide)
     receipt = held.state.receipt
     assert receipt is not None
     assert append.key == receipt.receipt_id
-    assert held.append_of(held.propose(CommitOutput()), held.state).key == receipt.receipt_id
+    assert held.durable.append_of(held.propose(CommitOutput()), held.state).key == receipt.receipt_id
     for end in (CloseRequest(FinishReason.CANCELLED), FailRequest("poison_job", "as it was found")):
-        assert held.append_of(held.propose(end), held.state).key != receipt.receipt_id
+        assert held.durable.append_of(held.propose(end), held.state).key != receipt.receipt_id
 
 
 @pytest.mark.contract("LOG-3")

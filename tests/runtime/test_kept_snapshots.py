@@ -71,10 +71,10 @@ def test_a_load_begins_at_the_newest_snapshot_and_finds_the_same(store: AnyStore
     assert kept is not None
     assert kept.head.sequence >= store.row(job).head.sequence - EVERY
     again = claim(store, job, dead=tuple(store.owners()))
-    assert again.kept == kept.head.sequence
+    assert again.durable.kept == kept.head.sequence
     whole = without_snapshots(store, job)
-    assert (again.state, again.transcript.token_ids) == (whole.state, whole.token_ids)
-    assert (again.transcript.sequence, again.transcript.rebuilt) == (whole.sequence, whole.rebuilt)
+    assert (again.state, again.durable.transcript.token_ids) == (whole.state, whole.token_ids)
+    assert (again.durable.transcript.sequence, again.durable.transcript.rebuilt) == (whole.sequence, whole.rebuilt)
     assert audit(store).ok
 
 
@@ -110,11 +110,11 @@ def test_a_tenure_that_was_replaced_keeps_no_snapshot(store: AnyStore) -> None:
     before = store.snapshot(job)
     late = claim(store, job, dead=tuple(store.owners()))
     claim(store, job, "other", dead=tuple(store.owners()))
-    snapshot = Snapshot.of(late.transcript, late.head)
+    snapshot = Snapshot.of(late.durable.transcript, late.durable.head)
     assert snapshot is not None
-    store.keep([Keep(late.claim.fence, late.kept, snapshot)])
+    store.keep([Keep(late.durable.claim.fence, late.durable.kept, snapshot)])
     assert store.snapshot(job) == before
-    store.keep([Keep(late.claim.fence + 1, late.kept, snapshot)])
+    store.keep([Keep(late.durable.claim.fence + 1, late.durable.kept, snapshot)])
     assert store.snapshot(job) == snapshot
 
 
@@ -194,8 +194,8 @@ def test_one_that_is_whole_and_not_of_this_log_is_not_used(database: DatabaseSto
         (fault,) = audit(database).faults
         assert (fault.job, fault.kind) == (job, "snapshot")
         again = claim(database, job, dead=tuple(database.owners()))
-        fence = again.claim.fence
-        assert again.kept == 0
+        fence = again.durable.claim.fence
+        assert again.durable.kept == 0
         assert again.state == without_snapshots(database, job).state
 
 
@@ -219,7 +219,7 @@ def test_the_append_that_ends_a_job_removes_its_snapshots_and_no_late_one_is_kep
     kept = snapshot_of(store, job)
     ending = claim(store, job, dead=tuple(store.owners()))
     ending.record(store, CloseRequest(FinishReason.CANCELLED))
-    store.keep([Keep(ending.claim.fence, kept.head.sequence, kept)])
+    store.keep([Keep(ending.durable.claim.fence, kept.head.sequence, kept)])
     assert store.snapshot(job) is None
     assert store.snapshot(other) is not None
     assert audit(store).ok

@@ -119,7 +119,7 @@ def test_rows_whose_step_was_not_durable_yet_are_in_nobodys_way(
     """A kill between a call and its append: the cache is ahead of the log, also where a segment was due."""
     whole = run(store, of, **SAMPLED)
     job, made, segments = begun(store, of, folder, turns)
-    made.batcher.call(made.jobs.values())
+    made.batcher.call([list(made.jobs.values())])
     segments.close()
     resumed(store, of, folder, job)
     assert rebuilds(store, job) == [("tensors", 0)]

@@ -22,6 +22,7 @@ from decodelog.fsm.machine.events import CallFailed as CallHasFailed
 from decodelog.fsm.reading.rebuilds import Rebuild, rebuilds
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.loop.batcher import Batcher
+from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.segments import Segments
 from decodelog.service.inspect import compare
 from decodelog.service.inspect.audit import audit
@@ -79,10 +80,9 @@ def leave_a_score_row(store: AnyStore, of: ScriptedModel, job: str, worker: str,
     """The next call of the job, recorded without the decision on it, as a snapshot in its repaired form has it."""
     held = claim(store, job, worker, dead=tuple(store.owners()))
     engine(store, of).adopt(held, worker)
-    batcher = Batcher(of, segments=segments)
+    batcher = Batcher(of, Context(segments=segments))
     for _ in range(2 if held.state.frontier.processed else 1):
-        (called,) = batcher.call([held])
-        held.record(store, *called.report)
+        held.record(store, *batcher.call_alone(held).report)
 
 
 def proven(store: AnyStore, of: ScriptedModel, *jobs: str) -> None:

@@ -180,7 +180,7 @@ def test_a_recorded_receipt_is_committed_with_what_the_parser_had_said(store: An
     of = model(DOCUMENT)
     job = admit(store, of, json_schema={"type": "integer"})
     first = claim(store, job)
-    first.record(store, StartAttempt(first.claim.fence, WORKER))
+    first.record(store, StartAttempt(first.durable.claim.fence, WORKER))
     prompt = len(first.state.spec.prompt)
     chosen = Selection(ord("7"), 10, -1.0, -1.0, 0.5)
     decision = IssueDecision(chosen, b"7", structure=Standing.COMPLETE)
@@ -212,7 +212,7 @@ def forged(store: AnyStore, of: ScriptedModel) -> str:
     """A job whose log holds a receipt for a token that its grammar does not allow."""
     job = admit(store, of, regex="ab")
     first = claim(store, job)
-    first.record(store, StartAttempt(first.claim.fence, WORKER))
+    first.record(store, StartAttempt(first.durable.claim.fence, WORKER))
     prompt = len(first.state.spec.prompt)
     decision = IssueDecision(Selection(ord("x"), 1, -1.0, -1.0, 0.5), b"x", structure=Standing.INCOMPLETE)
     first.record(store, CompleteCall(prompt, prompt, bytes(32)), decision)

@@ -43,6 +43,30 @@ def test_marks_are_found_on_modules_classes_functions_parameters_and_machines() 
     }
 
 
+def test_the_page_is_what_the_marks_say() -> None:
+    now = contract_report.PAGE.read_text("utf-8")
+    assert contract_report.page(now, contract_report.collect(contract_report.ROOT)) == now, "run `make docs`"
+
+
+def test_the_page_lists_under_each_clause_the_tests_that_name_it() -> None:
+    promised = f"- **A-1** One.\n- **A-2** Two.\n\n{contract_report.MARK}"
+    page = contract_report.page(promised + "what was there before", {"A-2": ["t.py::test_a", "t.py::test_b"]})
+    assert (
+        page
+        == f"""{promised}
+## The tests of each clause
+
+### A-1
+
+No test names it yet.
+
+### A-2
+
+- t.py: `test_a`, `test_b`
+"""
+    )
+
+
 def test_the_report_lists_proven_unproven_and_unknown_clauses() -> None:
     report = contract_report.report({"A-1": "One.", "A-2": "Two."}, {"A-1": ["t.py::test_a"], "Z-9": ["t.py::test_z"]})
     assert report.splitlines() == [

@@ -1,4 +1,4 @@
-"""docs/decisions.md says what the code says."""
+"""docs/reference/decisions.md says what the code says."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_another_form_of_changelog_is_found(text: str) -> None:
 
 
 def test_the_contract_numbers_its_clauses_without_gaps() -> None:
-    text = (ROOT / "docs/contract.md").read_text("utf-8")
+    text = (ROOT / "docs/reference/contract.md").read_text("utf-8")
     numbered = contract_report.CLAUSE.findall(text)
     areas = Counter(clause.split("-")[0] for clause, _ in numbered)
     assert len(areas) == 12
@@ -231,6 +231,6 @@ def test_the_contract_numbers_its_clauses_without_gaps() -> None:
 
 
 def test_every_marked_clause_is_in_the_contract() -> None:
-    known = contract_report.clauses((ROOT / "docs/contract.md").read_text("utf-8"))
+    known = contract_report.clauses((ROOT / "docs/reference/contract.md").read_text("utf-8"))
     unknown = {clause: tests for clause, tests in contract_report.collect(ROOT).items() if clause not in known}
     assert unknown == {}

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 
 import runbook
-from typer.main import get_command
 
 from decodelog.fsm import errors
 from decodelog.fsm.errors import Defect, Problem, Transient
 from decodelog.runtime.loop.worker import Pace
-from decodelog.service.cli.app import app
 from decodelog.store.database.connection import BUSY_TIMEOUT_MS, REACHED
 
 TEXT = (runbook.PAGE.parents[1] / "guide/operations.md").read_text("utf-8")
@@ -38,13 +36,6 @@ def test_whoever_must_act_is_told_what_to_do() -> None:
     for kind in (Transient, Defect):
         assert [each.code for each in runbook.problems(kind) if each.code not in runbook.GUIDANCE] == []
     assert set(runbook.GUIDANCE) <= EVERY
-
-
-def test_the_commands_that_it_names_exist() -> None:
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    for block in re.findall(r"`decodelog ([a-z]+)(?: ([a-z]+))?", TEXT):
-        assert block[0] in commands, block
-        assert block[0] != "db" or block[1] in commands["db"].commands, block
 
 
 def test_its_numbers_are_those_of_the_code() -> None:

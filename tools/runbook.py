@@ -104,7 +104,7 @@ GUIDANCE: Final = {
     "`decodelog db upgrade` does; or correct the user, the password, `pg_hba.conf`.",
     "database_missing": "Correct the name in the URL, or `CREATE DATABASE`.",
     "database_pooled": "The URL has `prepare_threshold`, and the pooler does not keep prepared statements: "
-    "leave it out, or lead the URL to the server itself.",
+    "leave it out, or point the URL at the server itself.",
     "database_not_durable": "`SHOW fsync` and `SHOW full_page_writes`, and turn them on. For a database whose "
     "content may be lost, as in tests, declare that: `ALTER DATABASE NAME SET "
     "decodelog.durable = 'no'`.",

@@ -1,4 +1,4 @@
-"""Jobs carried to their end in this process, whatever befalls the database meanwhile."""
+"""Jobs carried to their end in this process, whatever happens to the database meanwhile."""
 
 from __future__ import annotations
 

@@ -107,9 +107,7 @@ def test_the_command_that_helps_is_added_here(sqlite_url: str) -> None:
 
     codes = {each.code: each for each in vars(errors).values() if isinstance(each, type) and hasattr(each, "code")}
     assert set(COMMANDS) <= set(codes)
-    assert advised(errors.UnknownJob("job-1")).endswith(
-        "; name one of those that there are: `decodelog jobs` lists all"
-    )
+    assert advised(errors.UnknownJob("job-1")).endswith("; name an existing one: `decodelog jobs` lists all")
     assert advised(errors.JobNotEnded("job-1", "PENDING")).endswith(": `decodelog cancel job-1` ends it")
     assert advised(errors.DatabaseDenied("db", "no")) == str(errors.DatabaseDenied("db", "no"))
     assert "`decodelog jobs` lists all" in decodelog("show", "x", "--json", db=sqlite_url).error["message"]

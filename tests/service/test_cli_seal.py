@@ -144,7 +144,7 @@ def test_what_is_sealed_away_is_named_and_never_taken_for_the_same(model: Path, 
     for command in (("compare", one, two), ("compare", two, one), ("compare", one, "--reexecute")):
         refused = decodelog(*command, "--json", db=sqlite_url)
         assert (refused.code, refused.error["code"], refused.error["job"]) == (2, "evidence_sealed", one)
-        assert "margin and draw are not kept" in refused.error["message"]
+        assert "no longer has the score digest, receipt, state digest, margin and draw" in refused.error["message"]
     for command in (("compare", one, two), ("compare", two, one), ("compare", one, "--reexecute")):
         shown = decodelog(*command, "--level", "sequence", db=sqlite_url)
         assert (shown.code, shown.stdout) == (0, "the same at the last 2 levels, from sequence on, 24 steps\n")

@@ -20,9 +20,9 @@ from commandline import PATIENCE_S, POLL_S, decodelog, ended, environment, proce
 from decodelog.fsm.failpoints import MOMENTS, ONE_STATEMENT, OPERATIONS, POINTS
 from decodelog.fsm.machine.states import Status
 from decodelog.service.cli.commands.torture import report
-from decodelog.service.lab.torture.adversities import ADVERSITIES
 from decodelog.service.lab.torture.campaign import BEATS, INSTANTS, Kill, Rehearsal, Result, Verdict, plan, points_of
 from decodelog.service.lab.torture.child import ANYWHERE, Place
+from decodelog.service.lab.torture.disruptions import DISRUPTIONS
 from decodelog.service.lab.torture.scenes import SCENES
 from decodelog.service.lab.torture.verdict import Scan
 
@@ -38,11 +38,11 @@ def test_a_process_killed_at_any_point_leaves_the_old_state_or_the_new_and_the_j
     report = done.json
     assert (report["ok"], report["torture_failures"], report["unreached"]) == (True, 0, {database: []})
     assert [result for result in report["results"] if result["faults"]] == []
-    befallen = {
-        name for name, adversity in ADVERSITIES.items() if database in {*adversity.kinds} & {*adversity.quick}
+    disrupted = {
+        name for name, disruption in DISRUPTIONS.items() if database in {*disruption.kinds} & {*disruption.quick}
     } - {*report["left_out"][database]}
-    assert {result["point"] for result in report["results"]} == {*points_of(database), *befallen}
-    assert {"database.locked", {"sqlite": "file.limit", "postgres": "server.away"}[database]} <= befallen
+    assert {result["point"] for result in report["results"]} == {*points_of(database), *disrupted}
+    assert {"database.locked", {"sqlite": "file.limit", "postgres": "server.away"}[database]} <= disrupted
     assert report["torture_points"] == len(report["results"])
     states = {state for result in report["results"] for state in result["state"].split("+")}
     assert states >= {"absent", *Status} - {Status.DECIDED, Status.FAILED}  # those two are met for certain below
@@ -101,7 +101,7 @@ def test_a_process_that_hangs_is_ended_and_says_where_and_one_that_somebody_stop
 def test_a_siege_that_breaks_off_or_does_not_end_leaves_neither_processes_nor_locks() -> None:
     found = script(*OTHERS)
     assert [fault for fault in found["unseen"] if fault.startswith("the logs could not be looked at")]
-    assert "a worker is still at it 0.5 s after the harm was undone" in found["endless"]
+    assert "a worker is still at it 0.5 s after the outage was over" in found["endless"]
     assert [fault for fault in found["unseen"] + found["endless"] if " is left" in fault] == []
 
 
@@ -163,9 +163,9 @@ def test_a_command_that_is_asked_to_end_leaves_nothing_behind(
 def test_one_kill_can_be_repeated_by_its_name() -> None:
     only = ("--only", "decided:append.commit:3", "--only", "pending:anywhere:400", "--only", "load:database.read:4")
     with process("torture", *only, "--db", "sqlite", "--json") as running:
-        result, anywhere, adversity = ended(running).json["results"]
+        result, anywhere, disruption = ended(running).json["results"]
     assert (anywhere["point"], anywhere["nth"], anywhere["faults"]) == ("anywhere", 400, [])
-    assert (adversity["point"], adversity["nth"], adversity["faults"]) == ("database.read", 4, [])
+    assert (disruption["point"], disruption["nth"], disruption["faults"]) == ("database.read", 4, [])
     assert [result[key] for key in ("scene", "point", "nth", "state", "faults")] == [
         "decided", "append.commit", 3, "DECIDED", [],
     ]  # fmt: skip
@@ -194,7 +194,7 @@ def test_points_and_scenes_are_listed_with_what_they_are() -> None:
     assert list(listed["scenes"]) == [scene.name for scene in SCENES]
     assert {f"{operation}.{moment}" for operation in OPERATIONS for moment in MOMENTS} <= set(POINTS)
     assert set(POINTS) - set(points_of("postgres")) == ONE_STATEMENT
-    assert list(listed["adversities"]) == list(ADVERSITIES)
+    assert list(listed["disruptions"]) == list(DISRUPTIONS)
     assert "decided" in decodelog("torture", "--list").stdout
 
 

@@ -234,7 +234,7 @@ def test_a_server_that_only_reads_is_away_and_not_broken(postgres_url: str, post
     try:
         store.close()
         for attempt in (lambda: store.append([writer.step()]), lambda: store.release("worker")):
-            with pytest.raises(DatabaseReadOnly, match="lead the URL to the primary"):
+            with pytest.raises(DatabaseReadOnly, match="point the URL at the primary"):
                 attempt()
     finally:
         postgres_server.admin.execute(f"ALTER DATABASE decodelog RESET {name}")

@@ -38,9 +38,10 @@ def rename(file: Path) -> None:
 
 @pytest.mark.contract("LOG-2", "OUT-7")
 @pytest.mark.parametrize("take", [remove, rename])
-def test_a_run_whose_database_is_taken_ends_soon_and_does_not_claim_success(
+def test_a_run_whose_database_is_taken_ends_without_success(
     take: Callable[[Path], None], long_model: Path, sqlite_url: str
 ) -> None:
+    """A run whose database is taken ends soon and does not claim success."""
     file = Path(sqlite_url.removeprefix("sqlite:///"))
     with process("run", "--model", long_model, "--prompt", "Go", "--max-new-tokens", MANY, db=sqlite_url) as running:
         wait_for(sqlite_url, lambda row: row.output > 20)

@@ -47,7 +47,7 @@ def ground(tmp_path: Path) -> Iterator[PostgresGround]:
 
 
 @needs_server
-def test_a_server_loses_a_backend_that_is_gone_already_and_the_siege_goes_on(
+def test_a_siege_goes_on_where_a_backend_is_gone_already(
     ground: PostgresGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of backends is older than the kill; with none to be killed nobody waits for the server to recover."""

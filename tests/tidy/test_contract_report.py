@@ -30,7 +30,8 @@ TestMachine = pytest.mark.contract(CLAUSE)(Machine.TestCase)
 """
 
 
-def test_marks_are_found_on_modules_classes_functions_parameters_and_machines() -> None:
+def test_marks_are_found_wherever_pytest_honours_them() -> None:
+    """Marks are found on modules classes functions parameters and machines."""
     found: dict[str, set[str]] = {}
     for clause, test in contract_report.marked(ast.parse(SOURCE).body, "t.py", []):
         found.setdefault(test, set()).add(clause)

@@ -202,6 +202,12 @@ def test_test_modules_cannot_hide_one_another_or_a_package() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_names_of_tests_are_short_enough_to_be_read() -> None:
+    names = re.findall(r"def (test_\w+)", "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py")))
+    assert len(names) > 1000
+    assert [name for name in names if len(name) > 70] == []
+
+
 def test_the_changelog_keeps_its_form() -> None:
     assert list(rules.changelog((ROOT / "CHANGELOG.md").read_text("utf-8"))) == []
 

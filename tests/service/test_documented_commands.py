@@ -36,6 +36,10 @@ def test_a_command_in_a_sentence_of_a_page_exists_with_its_flags(page: Path) -> 
         assert not list(unknown(words.split())), words
 
 
+def flags_of(command: Any) -> set[str]:
+    return {"--help", *(flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts))}
+
+
 def unknown(words: list[str]) -> Iterator[str]:
     """What is no command, or no flag of the command before it."""
     command: Any = get_command(app)
@@ -45,8 +49,13 @@ def unknown(words: list[str]) -> Iterator[str]:
                 yield word
                 return
             command = command.commands[word]
-        elif word.startswith("-") and not any(word in parameter.opts for parameter in command.params):
+        elif word.startswith("-") and word not in flags_of(command):
             yield word
+
+
+def test_a_flag_that_is_not_there_is_found_in_a_sentence() -> None:
+    assert list(unknown(["worker", "--lanes", "--laness", "--help"])) == ["--laness"]
+    assert list(unknown(["dbs", "upgrade"])) == ["dbs"]
 
 
 @pytest.mark.parametrize("given", ["rum", "db", "db upgradee", "run", "worker --lanes many", "worker --laness 8"])

@@ -34,7 +34,7 @@ help:
 	@echo "make fmt       apply the formatter and the safe fixes"
 	@echo "make bench     the benchmark table, and build/bench.json"
 	@echo "make contract  each clause with the tests that prove it, and the unproven ones"
-	@echo "make docs      write docs/decisions.md and the runbook of docs/operations.md from the code"
+	@echo "make docs      write the pages of docs/reference from the code, its errors and its tests"
 	@echo "make model     fetch and convert the model of the demo and the tests"
 	@echo "make clean     remove the environment, the builds and the caches"
 
@@ -65,6 +65,7 @@ contract: $(READY)
 docs: $(READY)
 	$(BIN)/python tools/decisions.py
 	$(BIN)/python tools/runbook.py
+	$(BIN)/python tools/contract_report.py --write
 
 model: $(READY)
 	$(BIN)/decodelog model fetch smollm2-135m-instruct

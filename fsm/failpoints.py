@@ -1,7 +1,7 @@
 """Where a process may die: every statement, sync and model call has a point before it and one after it, each by name.
 
-Store and runtime tell a function that they are given which point they have reached. It is how a test kills a process at
-an exact place; ordinarily nobody listens.
+Store and runtime call a function that they are given with the name of each point they reach. Tests use it to kill a
+process at an exact place; in ordinary use the function does nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Reached = Callable[[str], None]
 
 
 def unheard(point: str) -> None:
-    """The ordinary listener, who does nothing."""
+    """The ordinary listener: it does nothing."""
 
 
 OPERATIONS: Final = {

@@ -1,6 +1,7 @@
 """Every bound on a request, with its reason beside it.
 
-Names are big-endian: what is bounded, then its unit, then MAX. A bound exceeded is `LimitExceeded`, never a truncation.
+Names go from general to specific: what is bounded, then its unit, then MAX. A bound exceeded is `LimitExceeded`, never
+a truncation.
 """
 
 from __future__ import annotations
@@ -69,17 +70,17 @@ JSON_DEPTH_MAX: Final = 64
 JSON_KEYS_MAX: Final = 512
 # A key names something; the bytes of one that is not finished are kept with the state.
 JSON_KEY_BYTES_MAX: Final = 1024
-# The shortest exact form of a double has at most 25 characters; digits without end are a known way to go wrong.
+# The shortest exact form of a double has at most 25 characters; endless digits are a known failure of models.
 NUMERAL_BYTES_MAX: Final = 32
-# A line break and the indentation of the deepest nesting by two; blanks without end are another such way.
+# A line break and the indentation of the deepest nesting by two; endless blanks are another one.
 BLANKS_MAX: Final = 2 * JSON_DEPTH_MAX + 2
 
-# The parser's items of one mask: 20,000 take a millisecond where a grammar says a thing in one way; where it says it in
-# many, each costs as much as there are others. A schema of 200 fields needs under 5,000.
+# The parser's items of one mask: 20,000 take a millisecond where a grammar is unambiguous; where it is ambiguous, each
+# item costs as much as there are others. A schema of 200 fields needs under 5,000.
 MASK_ITEMS_MAX: Final = 10_000
 # The same at one place of the text, where that schema has 807; a few bytes each are kept for every token.
 MASK_ROW_ITEMS_MAX: Final = 2000
-# A state of a grammar's lexer takes a kilobyte, and several where it says a thing in many ways. A text of bounded
+# A state of a grammar's lexer takes a kilobyte, and several where the grammar is ambiguous. A text of bounded
 # length, such as a string with maxLength, makes four or five a character: these are ten thousand characters, and 50 MB.
 LEXER_STATES_MAX: Final = 50_000
 # The processor's time for one step's mask, which all jobs beside it wait for; ordinary ones take a tenth of it.
@@ -89,21 +90,21 @@ MASKS_OVER_MS_MAX: Final = 1000
 
 # ---- retention ------------------------------------------------------------------------------------------------
 
-# A thousand years: longer than anybody asks for, and a time in ms that a database can still add to another.
+# A thousand years: longer than anybody asks for, and still a number of ms that a database can add to a time.
 RETAIN_MS_MAX: Final = 365_000 * 86_400_000
 
-# What a sealed log says of its own size is believed up to here, before it is decompressed: a kilobyte for each token of
-# the largest context. A log that would be larger stays unsealed.
+# The largest size that a sealed log may state for itself before it is decompressed: a kilobyte for each token of the
+# largest context. A log that would be larger stays unsealed.
 SEALED_BYTES_MAX: Final = 1024 * CONTEXT_TOKENS_MAX
 # One append's payload where it is unpacked. The largest one is the record of a whole prompt with its alternatives: see
 # PROMPT_ENTRIES_MAX, at a hundred bytes each.
 PAYLOAD_BYTES_MAX: Final = 128 * 1024 * 1024
-# What a frame of an exported file says of its size is believed up to here, before it is read: an append is at most a
-# sealed log, and a part of a cache some hundred rows of a large model.
+# The largest size that a frame of an exported file may state before it is read: an append is at most a sealed log, and
+# a part of a cache at most some hundred rows of a large model.
 FRAME_BYTES_MAX: Final = SEALED_BYTES_MAX + 64 * 1024
-# Of the frames that say something of one job.
+# The same, for frames with the facts of one job.
 FACTS_BYTES_MAX: Final = 16 * 1024 * 1024
-# Of what an export's end lists of all its jobs, some dozens of bytes each.
+# The same, for the list of all jobs at an export's end, some dozens of bytes each.
 MANIFEST_BYTES_MAX: Final = 256 * 1024 * 1024
 
 # ---- policy and noise -----------------------------------------------------------------------------------------
@@ -112,17 +113,17 @@ MANIFEST_BYTES_MAX: Final = 256 * 1024 * 1024
 TRANSFORMS_MAX: Final = 32
 # Above this the scores of any model are flat; a float32 quotient stays far from both ends of its range.
 TEMPERATURE_MAX: Final = 1000.0
-# Ordinary penalties are below 2; from here on a score is what the penalty makes of it.
+# Ordinary penalties are below 2; beyond this the penalty alone decides.
 REPETITION_PENALTY_MAX: Final = 1000.0
 # A score shifted by this much is chosen always or never; times every token of a context it is still a float32.
 SCORE_SHIFT_MAX: Final = 10_000.0
 # Every token costs as many comparisons as its sequence is long; repetition shows at a few tokens.
 NGRAM_SIZE_MAX: Final = 32
-# Ids that a policy allows or bans; what needs more is a language, and a grammar says it shorter.
+# Ids that a policy allows or bans; anything larger is better written as a grammar.
 POLICY_TOKEN_IDS_MAX: Final = 16 * 1024
 # Biases are written one by one; interfaces in use take 300.
 LOGIT_BIASES_MAX: Final = 1024
-# A longer text that must come is a part of the prompt.
+# A longer forced text belongs in the prompt.
 FORCED_TOKENS_MAX: Final = 1024
 # Alternatives are stored with every token of the log.
 LOGPROBS_TOP_MAX: Final = 20
@@ -160,7 +161,7 @@ BATCH_WIDTH_MAX: Final = 1024
 RETRY_BUDGET_MAX: Final = 100
 # Thirty days: the end of what a job is kept for.
 DEADLINE_MS_MAX: Final = 30 * 24 * 60 * 60 * 1000
-# A tenure may end with its process for many reasons, and so may the next; but not by chance every time before a token.
+# A process may die for many reasons during a tenure, and so may the next; not by chance each time before a token.
 TENURES_STALLED_MAX: Final = 5
 # A list of kinds that may be written once each has no use for more entries.
 KINDS_MAX: Final = 32

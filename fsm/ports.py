@@ -1,4 +1,4 @@
-"""What the crank needs from the world, as types: an append and its outcome, the log, leases, the inbox.
+"""What the crank needs from storage, as types: an append and its outcome, the log, leases, the inbox.
 
 `store` implements these, `runtime` uses them, and neither knows the other.
 """
@@ -104,7 +104,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job as listings see it: a projection kept by the appends, never the truth. Times in ms since 1970.
+    """A job as listings show it: a projection that the appends maintain; the log is the truth. Times in ms since 1970.
 
     stalled     tenures in a row that ended without a release and brought no token, as of the newest claim; those that
                 somebody asked for (see `Caution`) are left out
@@ -149,7 +149,7 @@ class Claim(NamedTuple):
 
 
 class Caution(NamedTuple):
-    """How to claim jobs whose tenures stall: they may be what their workers die of.
+    """How to claim jobs whose tenures stall: such a job may be what kills its workers.
 
     suspects   how many of them at most; a claim that takes one takes no other job beside it
     delay_ms   how long after a claim the job is left alone after one stalled tenure; twice as long after each further
@@ -195,7 +195,7 @@ class EventLog(Protocol):
         """Make a job durable before it is acknowledged.
 
         The same idempotency key with the same identity returns the earlier job, with its `retain_ms`; with another
-        identity it raises IdempotencyConflict, and where the job's content is erased ContentErased. Nothing is written
+        identity it raises IdempotencyConflict, and where the job's content is erased ContentErased; nothing is written
         then. `retain_ms` is how long the content may stay from the job's end on.
         """
 
@@ -228,7 +228,7 @@ class EventLog(Protocol):
 
 
 class Snapshots(Protocol):
-    """Where live jobs stood a while ago, so that a load need not begin at the log's start.
+    """Recent states of live jobs, so that a load need not begin at the log's start.
 
     They can be lost at any time, and the append that ends a job removes its own.
     """
@@ -241,11 +241,11 @@ class Snapshots(Protocol):
 
 
 class Log(EventLog, Snapshots, Protocol):
-    """What it takes to go on with a job."""
+    """Everything needed to resume a job: the log and its snapshots."""
 
 
 class Leases(Protocol):
-    """Who works on what, in database time."""
+    """Who works on which job, in database time."""
 
     def claim(
         self,
@@ -279,7 +279,7 @@ class Leases(Protocol):
 
 
 def refused(finish: str) -> str:
-    """The outcome of a command that came after the end of its job."""
+    """The outcome of a command that arrived after its job had ended."""
     return f"refused: terminal ({finish})"
 
 
@@ -289,7 +289,7 @@ class Inbox(Protocol):
     def post(self, command: Command) -> bool:
         """Store a command durably; False where one with that id is already there.
 
-        One to a job that has ended is `refused` as it is stored: nobody can carry it out, and its outcome says so.
+        A command to a job that has ended is stored as `refused`: nobody can carry it out, and its outcome says so.
         """
 
     def pending(self, jobs: Collection[str]) -> list[Command]:
@@ -303,24 +303,24 @@ class Inbox(Protocol):
 
 
 class Bell(Protocol):
-    """What wakes whoever waits for others to do something in the database. For one thread at a time."""
+    """Wakes a thread that waits for others to change the database. For one thread at a time."""
 
     def wait(self, seconds: float) -> bool:
         """Wait until it rings, at most so long; whether it rang.
 
-        It rings for submissions, commands, releases and ends of jobs, perhaps also for other things, and perhaps not
-        at all: who waits has to look for himself now and then.
+        It rings for submissions, commands, releases and ends of jobs. It may also ring for other things, or not at
+        all, so a waiter has to poll now and then.
         """
 
     def close(self) -> None:
-        """Release what it listens by; idempotent."""
+        """Release its connection; idempotent."""
 
 
 class Store(Log, Leases, Inbox, Protocol):
     """All four over one database."""
 
     def bell(self) -> Bell:
-        """A bell of the caller's own, which rings for what comes after."""
+        """A new bell for the caller, which rings for what happens from now on."""
 
     def close(self) -> None:
         """Release connections; idempotent."""

@@ -1,4 +1,4 @@
-"""What the command line adds to an error's message: the command that helps. The errors themselves know no commands."""
+"""The command that helps, which the command line adds to an error's message. The errors themselves name no commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which database, and opening it. No model is in sight: commands that only read a log import nothing heavy."""
+"""Which database, and opening it. No model is loaded: commands that only read a log import nothing heavy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def open_database(url: str, create: bool = False) -> DatabaseStore | MemoryStore
     if create and (file := sqlite_file(url)) is not None:
         from ..store.database.names import parsed
 
-        parsed(url)  # refuses what no file can be named
+        parsed(url)  # refuses names that no file can have
         if not file.exists():
             _create(url, file)
     return open_store(url, clock=now_ms)
@@ -75,7 +75,7 @@ def _create(url: str, file: Path) -> None:
         schema.upgrade(f"{SQLITE_PREFIX}{new}")
         os.link(new, file)
     except FileExistsError:
-        return  # Another process was first, and its file is as good.
+        return  # Another process was first, and its file is just as good.
     except OSError as error:
         raise DatabaseUnavailable(url, f"its file cannot be made ({error})") from error
     finally:

@@ -1,4 +1,4 @@
-"""What a base installation lacks: the packages of each extra, and the error that names the extra to install."""
+"""The packages of each extra, which a base installation lacks, and the error that names the extra to install."""
 
 from __future__ import annotations
 

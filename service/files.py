@@ -1,4 +1,4 @@
-"""Reading a file that is nothing but a file, so that no pipe or device is waited for; and syncing a folder's names."""
+"""Reads regular files alone, so that it never blocks on a pipe or a device; and syncs a folder's names."""
 
 from __future__ import annotations
 

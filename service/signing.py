@@ -1,4 +1,4 @@
-"""Signing: an exported file with a key, so that whoever has the public key knows who vouches for every head in it.
+"""Signing exported files: with the public key anybody can check who vouches for every head in a file.
 
 Keys are Ed25519 in PEM files, as `openssl genpkey -algorithm ed25519` writes them.
 """
@@ -27,7 +27,7 @@ PublicKey = bytes
 
 
 def signer(path: Path) -> Callable[[bytes], Signature]:
-    """What signs digests with the private key in a PEM file that only its owner can read. Errors: UnusableKey."""
+    """Signs digests with the private key in a PEM file that only its owner can read. Errors: UnusableKey."""
     text = _read(path, private=True)
     serialization, kinds, refusals = _library()
     try:
@@ -91,7 +91,7 @@ def _read(path: Path, private: bool) -> bytes:
 
 
 def _library() -> tuple[Any, Any, tuple[type[Exception], ...]]:
-    """The two parts of the library that signs, which is installed for whoever asks for it, and how it refuses a text.
+    """The two parts of the optional signing library, and the error with which it refuses a text.
 
     Errors: ModuleNotFoundError where it is not installed.
     """

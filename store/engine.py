@@ -44,8 +44,8 @@ def open_store(
 
     Nothing is created or upgraded: a database without this program's schema is SchemaMissing, SchemaOutdated or
     SchemaNewer. A database has its own clock; `clock` gives the time of one in memory. `busy_timeout_ms` is how long a
-    statement waits for another process's lock before it is DatabaseLocked. `at` is told the
-    points that a database's operations reach (`fsm.failpoints`); a store in memory has none.
+    statement waits for another process's lock before it is DatabaseLocked. `at` is called
+    with the points that a database's operations reach (`fsm.failpoints`); a store in memory has none.
     """
     if url == MEMORY:
         return MemoryStore(clock)

@@ -1,6 +1,7 @@
-"""Print each clause of docs/contract.md with the tests that say they prove it, then the clauses that none names.
+"""Print each clause of docs/reference/contract.md with the tests that name it, then the clauses that none names.
 
-Marks are read from the source text, so nothing is imported and no test has to be runnable.
+With --write, put that list at the end of the page. Marks are read from the source text, so nothing is imported and no
+test has to be runnable.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/reference/contract.md"
+MARK = "<!-- `make docs` writes what follows, from the marks of the tests -->\n"
 CLAUSE = re.compile(r"^- \*\*([A-Z]+-\d+)\*\* (.+)$", re.MULTILINE)
 
 Marks = dict[str, list[str]]
@@ -76,14 +79,32 @@ def report(known: dict[str, str], marks: Marks) -> str:
     return "\n".join(lines)
 
 
+def page(now: str, marks: Marks) -> str:
+    """The whole page, of which everything after the mark is written anew."""
+    promised = now.partition(MARK)[0]
+    lines = ["## The tests of each clause"]
+    for clause in clauses(promised):
+        modules: dict[str, list[str]] = {}
+        for module, _, name in (test.partition("::") for test in marks.get(clause, ())):
+            modules.setdefault(module, []).append(f"`{name}`")
+        proofs = [f"- {module}: {', '.join(names)}" for module, names in modules.items()]
+        lines += ["", f"### {clause}", "", *(proofs or ["No test names it yet."])]
+    return f"{promised}{MARK}\n" + "\n".join(lines) + "\n"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print the report; with --strict, 1 where a test names a clause that the contract lacks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--strict", action="store_true", help="fail where a test names an unknown clause")
-    strict = parser.parse_args(arguments).strict
-    known, marks = clauses((ROOT / "docs/contract.md").read_text("utf-8")), collect(ROOT)
-    print(report(known, marks))
-    return int(strict and any(clause not in known for clause in marks))
+    parser.add_argument("--write", action="store_true", help="write the page instead of printing")
+    given = parser.parse_args(arguments)
+    text, marks = PAGE.read_text("utf-8"), collect(ROOT)
+    known = clauses(text)
+    if given.write:
+        PAGE.write_text(page(text, marks), encoding="utf-8")
+    else:
+        print(report(known, marks))
+    return int(given.strict and any(clause not in known for clause in marks))
 
 
 if __name__ == "__main__":

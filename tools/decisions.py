@@ -1,8 +1,9 @@
-"""Write docs/decisions.md: the choices between a score row and what a caller sees, as tables of the code's data."""
+"""Write docs/reference/decisions.md: what was chosen between a score row and what a caller sees, as tables."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -25,15 +26,17 @@ from decodelog.fsm.request.transforms import SEALED_ORDER
 from decodelog.runtime.policy import scores, select
 from decodelog.service.inspect.diagram import as_object
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/decisions.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "reference/decisions.md"
 COUNTS = ("max_new_tokens", "zero_token_choice", "min_new_tokens", "logprobs", "seed", "choice", "deadline_ms")
 SEED = 7  # of the examples
 
 HEAD = """# Decisions
 
 How a score row becomes a token, how a token becomes text, and how a job ends: each choice that was open, and the one
-that is made here. `make docs` writes this page from the schema, the tables and the docstrings of the code, and a test
-holds the two equal. The promises behind it are in [the contract](contract.md); `make contract` lists the tests of each.
+that is made here; at the end, an index of the design's decisions. `make docs` writes this page from the schema, the
+tables and the docstrings of the code, and a test holds the two equal. The promises behind it are in
+[the contract](contract.md), with the tests of each.
 """
 
 
@@ -171,6 +174,17 @@ def score_kinds() -> Iterator[str]:
     yield table("stage", "what it is", rows=named(Selection, "logprob_raw", "logprob", "margin", "alternatives"))
 
 
+def design() -> Iterator[str]:
+    yield """The pages of docs/design say why the program is built as it is. Each of these decisions has its context,
+the choice, its cost and its tests there.
+"""
+    rows = []
+    for path in sorted((DOCS / "design").glob("*.md")):
+        title, *decisions = re.findall(r"^##? (.+)$", path.read_text("utf-8"), flags=re.MULTILINE)
+        rows += [(f"[{title}](../design/{path.name})", decision) for decision in decisions]
+    yield table("page", "decision", rows=rows)
+
+
 SECTIONS: Final = {
     "Transforms, in the order in which a draft seals them": transforms,
     "Numbers at their edges": numbers,
@@ -182,6 +196,7 @@ SECTIONS: Final = {
     "Admission, in order": ladder,
     "Limits": bounds,
     "Kinds of scores, and stages of log-probabilities": score_kinds,
+    "Design": design,
 }
 
 

@@ -1,8 +1,9 @@
-"""Write the runbook at the end of docs/operations.md: an entry for every typed error, from the errors and from here."""
+"""Write docs/reference/errors.md: a row for every typed error, from the errors' own classes and from here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -10,21 +11,28 @@ from decisions import table
 
 from decodelog.fsm.errors import Defect, Problem, Rejected, Transient
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/operations.md"
-MARK = "<!-- `make docs` writes what follows, from fsm/errors/ and tools/runbook.py -->\n"
+PAGE = Path(__file__).resolve().parent.parent / "docs/reference/errors.md"
+
+HEAD: Final = """# Errors
+
+Every error that decodelog raises, sorted by who must act. Each has a stable `code`, typed fields, and a message that
+ends with what to do; the command line adds the command that helps, and with `--json` prints all of them. In Python each
+is a class of `decodelog.errors` with the same name in its own spelling: `limit_exceeded` is `LimitExceeded`.
+`make docs` writes this page from the classes and from `tools/runbook.py`.
+"""
 
 KINDS: Final[dict[type[Problem], str]] = {
-    Transient: """### It may succeed later
+    Transient: """## It may succeed later
 
 Workers try again by themselves, for a bounded time or number of times; commands do not. Nothing is lost, and nothing
 was done by half. Somebody has to act where it lasts.
 """,
-    Defect: """### Something cannot be as it is: stop, keep the evidence, look
+    Defect: """## Something cannot be as it is: stop, keep the evidence, look
 
 None of these is tried again. Stop the workers that say it, export the job or back the database up as it is, and look
 before anything is changed.
 """,
-    Rejected: """### The caller, or whoever set the program up, must change something
+    Rejected: """## The caller, or whoever set the program up, must change something
 
 Trying again unchanged cannot help. A refused request was not admitted; a job that a worker refuses is left to others,
 as it is.
@@ -96,7 +104,7 @@ GUIDANCE: Final = {
     "`decodelog db upgrade` does; or correct the user, the password, `pg_hba.conf`.",
     "database_missing": "Correct the name in the URL, or `CREATE DATABASE`.",
     "database_pooled": "The URL has `prepare_threshold`, and the pooler does not keep prepared statements: "
-    "leave it out, or lead the URL to the server itself.",
+    "leave it out, or point the URL at the server itself.",
     "database_not_durable": "`SHOW fsync` and `SHOW full_page_writes`, and turn them on. For a database whose "
     "content may be lost, as in tests, declare that: `ALTER DATABASE NAME SET "
     "decodelog.durable = 'no'`.",
@@ -159,21 +167,23 @@ def problems(kind: type[Problem]) -> Iterator[type[Problem]]:
         yield from problems(each)
 
 
-def runbook() -> str:
-    """The generated part of the page. Deterministic."""
-    parts: list[str] = []
+def page() -> str:
+    """The whole page. Deterministic: equal code gives equal bytes."""
+    parts = [HEAD]
     for kind, words in KINDS.items():
-        rows = [(f"`{each.code}`", each.says, GUIDANCE.get(each.code, "as it says")) for each in problems(kind)]
-        parts.append(f"{words}\n{table('code', 'what it says', 'what to look at, and to do', rows=rows)}")
-    rows = [(f"`{code}`", says, do) for code, says, do in OTHERS]
-    parts.append(f"### Codes of the command line alone\n\n{table('code', 'what it is', 'what to do', rows=rows)}")
+        rows = [
+            (f"`{each.code}`", named(each), each.says, GUIDANCE.get(each.code, "as it says")) for each in problems(kind)
+        ]
+        parts.append(f"{words}\n{table('code', 'fields', 'what it says', 'what to look at, and to do', rows=rows)}")
+    others = [(f"`{code}`", says, do) for code, says, do in OTHERS]
+    parts.append(f"## Codes of the command line alone\n\n{table('code', 'what it is', 'what to do', rows=others)}")
     return "\n".join(parts)
 
 
-def page(now: str) -> str:
-    """The whole page, of which everything after the mark is written anew."""
-    return now.partition(MARK)[0] + MARK + "\n" + runbook()
+def named(kind: type[Problem]) -> str:
+    """The fields of an error, as code."""
+    return ", ".join(f"`{field.name}`" for field in fields(kind)) or "none"  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text("utf-8")), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

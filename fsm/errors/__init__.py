@@ -3,13 +3,13 @@
     Problem
     |-- Rejected    the caller must change something; recorded, never retried
     |-- Transient   the shell may try again, a bounded number of times
-    `-- Defect      something that cannot happen did; stop and look
+    `-- Defect      something happened that cannot happen; stop and look
 
 Each error has a stable `code`, typed attributes, survives pickling, and its message ends with what to do.
 Errors of other libraries are translated where they arise, with `raise ... from`.
 """
 
-# The order of these imports is the order in which the runbook lists the errors.
+# The order of these imports is the order of docs/reference/errors.md.
 # isort: off
 from .problem import Problem as Problem, Rejected as Rejected, Transient as Transient, Defect as Defect
 from .request import (

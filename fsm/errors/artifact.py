@@ -1,4 +1,4 @@
-"""Models on this machine, their files, and what their tokenizers cannot say."""
+"""Models on this machine, their files, and what their tokenizers cannot encode."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class ModelNotConforming(Rejected):
 
 @dataclass(eq=False)
 class NotRunnableHere(Rejected):
-    """A library failed, or did not come to an end, where it made ready what a job needs."""
+    """A library failed or did not finish while it prepared what a job needs."""
 
     code = "not_runnable_here"
     says = (
-        "{what} cannot be made ready here: {reason}; its jobs are left to others: see to its files and to this "
+        "{what} cannot be prepared here: {reason}; its jobs are left to other workers: check its files and this "
         "machine's memory, and start the worker again"
     )
     what: str
@@ -81,7 +81,7 @@ class UnsupportedModel(Rejected):
 
 @dataclass(eq=False)
 class ContradictoryModel(Rejected):
-    """Two files of a checkpoint say different things of one model, and nobody knows which of them is right."""
+    """Two files of a checkpoint contradict each other about the model, and nothing says which one is right."""
 
     code = "contradictory_model"
     says = "{one} and {other} contradict each other: {reason}; correct one of them, or fetch the model again"

@@ -101,7 +101,7 @@ class SessionClosed(Rejected):
 
 @dataclass(eq=False)
 class SessionOfAnotherThread(Rejected):
-    """A session has one set of buffers; two threads in it would compute rows out of each other's numbers."""
+    """A session has one set of buffers; two threads in it would overwrite each other's numbers."""
 
     code = "session_of_another_thread"
     says = (
@@ -114,11 +114,11 @@ class SessionOfAnotherThread(Rejected):
 
 @dataclass(eq=False)
 class UnequalRows(Rejected):
-    """A probe of the running stack found that what a call computes of a row depends on the row's place (POL-7)."""
+    """A probe of the running stack found that the bits of a row depend on its place in the call (POL-7)."""
 
     code = "unequal_rows"
     says = (
-        "on this machine no call can serve a batch width of {width}: the same request has other bits in another slot; "
+        "on this machine no call can serve a batch width of {width}: a request's bits depend on its slot; "
         "run the job elsewhere, or with another build of torch or number of threads"
     )
     width: int

@@ -1,4 +1,4 @@
-"""What people type, and the files and processes that it names."""
+"""What people type on the command line, and the files and processes that it names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FamilyMeant(Rejected):
     """A name of several jobs, where one is asked for; `jobs` are in the order of their choices."""
 
     code = "family_meant"
-    says = "{family} is a family of the jobs {jobs}; name one of them"
+    says = "{family} is a family of the jobs {jobs}; name one of these"
     family: str
     jobs: list[str]
 
@@ -48,7 +48,7 @@ class UnwritableOutput(Rejected):
 
 @dataclass(eq=False)
 class OutputFailed(Rejected):
-    """Standard output does not take what a command has to say; what the command did before is not undone."""
+    """Standard output cannot be written; what the command did before is not undone."""
 
     code = "output_failed"
     says = (
@@ -88,9 +88,9 @@ class ExtraMissing(Rejected):
 
 @dataclass(eq=False)
 class ChildFailed(Transient):
-    """A process that this one started ended by itself, and not well."""
+    """A child process ended on its own with a failure."""
 
     code = "child_failed"
-    says = "process {pid} ended before its work did ({reason}); see to what ended it, and try again"
+    says = "process {pid} ended before its work did ({reason}); find out what ended it, and try again"
     pid: int
     reason: str

@@ -57,12 +57,12 @@ class FolderMissing(Rejected):
 
 @dataclass(eq=False)
 class LogLeftBehind(Rejected):
-    """The write-ahead log of a SQLite file that is gone, where another file is to be made under its name."""
+    """A new SQLite file is to be created where the write-ahead log of a vanished one still lies."""
 
     code = "log_left_behind"
     says = (
-        "{database} is not made: {log} is the log of a file that is gone, and would be written into the new one; "
-        "put that file back, or move its log away"
+        "{database} was not created: {log} is the write-ahead log of a file that is gone, and would be applied to the "
+        "new one; put that file back, or move its log away"
     )
     database: str
     log: str
@@ -74,7 +74,7 @@ class FileReadOnly(Rejected):
 
     code = "file_read_only"
     says = (
-        "{database} can be read and not written here: {reason}; give this process the right to write to the file and "
+        "{database} can be read but not written here: {reason}; give this process the right to write to the file and "
         "to its folder, on a disk that is mounted for writing"
     )
     database: str
@@ -86,7 +86,7 @@ class DatabaseDenied(Rejected):
     """A login that is refused, or a right that it lacks (PostgreSQL's classes 28 and 42501); a file's rights."""
 
     code = "database_denied"
-    says = "{database} does not permit it: {reason}; grant the right that is missing, or connect as who has it"
+    says = "{database} does not permit it: {reason}; grant the right that is missing, or connect as a user who has it"
     database: str
     reason: str
 
@@ -107,7 +107,7 @@ class DatabasePooled(Rejected):
 
     code = "database_pooled"
     says = (
-        "{database} is reached by way of a pooler that does not keep a session together: {reason}; leave "
+        "{database} is reached through a pooler that does not keep a session together: {reason}; leave "
         "prepare_threshold out of the URL, or name the server itself"
     )
     database: str
@@ -116,11 +116,11 @@ class DatabasePooled(Rejected):
 
 @dataclass(eq=False)
 class DatabaseNotDurable(Rejected):
-    """A crash of the server could take back what it has acknowledged, so nothing is written there."""
+    """A crash of the server could undo acknowledged commits, so nothing is written there."""
 
     code = "database_not_durable"
     says = (
-        "{database} can lose in a crash what it has acknowledged: {reason}; turn that on, or declare that its content "
+        "{database} can lose acknowledged commits in a crash: {reason}; turn that on, or declare that its content "
         "may be lost with ALTER DATABASE ... SET decodelog.durable = 'no'"
     )
     database: str
@@ -130,17 +130,17 @@ class DatabaseNotDurable(Rejected):
 @dataclass(eq=False)
 class DatabaseUnavailable(Transient):
     code = "database_unavailable"
-    says = "{database} does not answer: {reason}; see to it and try again: what it already took is not taken twice"
+    says = "{database} does not answer: {reason}; fix that and try again: nothing that was stored is stored twice"
     database: str
     reason: str
 
 
 @dataclass(eq=False)
 class DatabaseReadOnly(Transient):
-    """A server that is not, or not yet, the one to write to: a standby, or during a failover."""
+    """A server that does not take writes (yet): a standby, or one in the middle of a failover."""
 
     code = "database_read_only"
-    says = "{database} takes no writes: {reason}; lead the URL to the primary, or wait for the failover to end"
+    says = "{database} takes no writes: {reason}; point the URL at the primary, or wait for the failover to end"
     database: str
     reason: str
 
@@ -150,7 +150,7 @@ class DatabaseFull(Transient):
     """The disk that the database is on has no room left, or the database has a limit of its own."""
 
     code = "database_full"
-    says = "{database} has no room: {reason}; make room and try again: nothing was written by half"
+    says = "{database} has no room: {reason}; make room and try again: nothing was half-written"
     database: str
     reason: str
 
@@ -160,7 +160,7 @@ class DatabaseExhausted(Transient):
     """Connections, memory or another resource of the server are used up (PostgreSQL's class 53)."""
 
     code = "database_exhausted"
-    says = "{database} has none left of what it takes: {reason}; run fewer processes on it, or raise the server's limit"
+    says = "{database} has run out of a resource: {reason}; run fewer processes on it, or raise the server's limit"
     database: str
     reason: str
 
@@ -171,8 +171,8 @@ class DatabaseTimeout(Transient):
 
     code = "database_timeout"
     says = (
-        "{database} ended what was under way by its own limit of time: {reason}; try again, and raise that limit for "
-        "this role where it comes back"
+        "{database} cut the operation off at a time limit of its own: {reason}; try again, and raise that limit for "
+        "this role if it happens again"
     )
     database: str
     reason: str
@@ -188,11 +188,11 @@ class DatabaseLocked(Transient):
 
 @dataclass(eq=False)
 class DatabaseMoved(Defect):
-    """Whoever opens the database by its name finds other files than the ones that this process writes to."""
+    """The database's name now leads to other files than the ones that this process writes to."""
 
     code = "database_moved"
     says = (
-        "{database} is not the file any more that was opened: {reason}; nothing after that counts: find out what "
+        "{database} is no longer the file that was opened: {reason}; nothing written after that counts: find out what "
         "removes or replaces it, and put it back or restore a backup"
     )
     database: str

@@ -17,7 +17,7 @@ class NotAnExport(Rejected):
 
 @dataclass(eq=False)
 class BrokenSnapshot(Rejected):
-    """A file that is to be restored is not what was written, or what it says of a job does not hold together."""
+    """A file to be restored is damaged, or contradicts itself about a job."""
 
     code = "broken_snapshot"
     says = "the snapshot of job {job} is damaged: {reason}; nothing was restored, take another copy of the file"
@@ -27,12 +27,12 @@ class BrokenSnapshot(Rejected):
 
 @dataclass(eq=False)
 class ContentLeftOut(Rejected):
-    """A job of a file that is to be restored is live, and the file has it without its content."""
+    """A job of a file to be restored is live, and the file leaves its content out."""
 
     code = "content_left_out"
     says = (
-        "job {job} has not ended, and the file has it without its content, so nobody could go on with it; "
-        "nothing was restored, restore an export that is not redacted"
+        "job {job} has not ended, and the file leaves its content out, so the job could not be resumed; "
+        "nothing was restored: use an export that is not redacted"
     )
     job: str
 
@@ -49,17 +49,17 @@ class RestoreConflict(Rejected):
 
 @dataclass(eq=False)
 class BrokenAnchors(Rejected):
-    """A file of heads that were kept outside of the database is not what this program wrote."""
+    """A file of heads kept outside the database is not one that this program wrote."""
 
     code = "broken_anchors"
-    says = "{path} holds no anchors that can be used: {reason}; take the copy that you keep of it, or name a new file"
+    says = "{path} is not a usable file of anchors: {reason}; restore your copy of it, or name a new file"
     path: str
     reason: str
 
 
 @dataclass(eq=False)
 class UnusableKey(Rejected):
-    """A key that is to sign, or to check a signature, cannot."""
+    """A key that can neither sign nor check a signature."""
 
     code = "unusable_key"
     says = "the key in {path} cannot be used: {reason}; give an Ed25519 key in PEM, a private one with mode 0600"

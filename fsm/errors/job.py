@@ -20,7 +20,7 @@ class LostTenure(Rejected):
 
 @dataclass(eq=False)
 class JobBusy(Transient):
-    """A worker holds the job, and what was asked for needs it for itself."""
+    """A worker holds the job, and the operation needs exclusive use of it."""
 
     code = "job_busy"
     says = "job {job} is being worked on by {owner}; try again when it has ended, or stop that worker first"
@@ -30,12 +30,12 @@ class JobBusy(Transient):
 
 @dataclass(eq=False)
 class PoisonJob(Rejected):
-    """Whoever works on the job dies of it, as far as anybody can tell."""
+    """Workers that take the job die before its next token, again and again."""
 
     code = "poison_job"
     says = (
-        "job {job} was given up: {tenures} workers in turn had it and ended, without giving it back and before another "
-        "token; see what ended them (a crash, or too little memory), and submit it again"
+        "job {job} was given up: {tenures} workers in a row took it and ended without giving it back and without "
+        "another token; find out what ended them (a crash, or too little memory), and submit it again"
     )
     job: str
     tenures: int
@@ -47,7 +47,7 @@ class JobFault(Defect):
 
     code = "job_fault"
     says = (
-        "the work for job {job} met a fault of this program or of a library ({cause}: {reason}); keep "
+        "the work for job {job} hit a fault of this program or of a library ({cause}: {reason}); keep "
         "an export of its log, and report it"
     )
     job: str
@@ -57,10 +57,10 @@ class JobFault(Defect):
 
 @dataclass(eq=False)
 class UnknownJob(Rejected):
-    """`candidates` are the nearest names, where somebody looked for them."""
+    """`candidates` are the nearest names, where they were looked for."""
 
     code = "unknown_job"
-    says = "there is no job {job}; name one of those that there are"
+    says = "there is no job {job}; name an existing one"
     job: str
     candidates: list[str] = field(default_factory=list)
 

@@ -9,7 +9,7 @@ from .problem import Rejected
 
 @dataclass(eq=False)
 class JobNotEnded(Rejected):
-    """What is for ended jobs only was asked of one that is live."""
+    """An operation for ended jobs was asked for on a live one."""
 
     code = "job_not_ended"
     says = "job {job} is {state} and has not ended; cancel it first, or wait for its end"
@@ -23,8 +23,8 @@ class ContentErased(Rejected):
 
     code = "content_erased"
     says = (
-        "the content of job {job} is erased, and nothing of it can be read, run or given again; "
-        "what is left is its row, and its chain, which an audit proves"
+        "the content of job {job} is erased and can no longer be read or run; "
+        "its row is left, and its chain, which an audit still proves"
     )
     job: str
 
@@ -45,8 +45,8 @@ class EvidenceSealed(Rejected):
 
     code = "evidence_sealed"
     says = (
-        "the log of job {job} is sealed, and of its step {step} the score digest, receipt, state digest, margin and "
-        "draw are not kept; fork it, or run its request again, to have them again, or compare with --level sequence"
+        "the log of job {job} is sealed and no longer has the score digest, receipt, state digest, margin and draw of "
+        "step {step}; fork it or run its request again to get them, or compare with --level sequence"
     )
     job: str
     step: int
@@ -54,9 +54,9 @@ class EvidenceSealed(Rejected):
 
 @dataclass(eq=False)
 class SealRefused(Rejected):
-    """The log is not sealed, and as it was; `reason` is the first thing that speaks against it."""
+    """The log was not sealed and is unchanged; `reason` is the first thing that prevented it."""
 
     code = "seal_refused"
-    says = "the log of job {job} is not sealed, and as it was: {reason}; see what an audit of it says"
+    says = "the log of job {job} was not sealed and is unchanged: {reason}; audit it"
     job: str
     reason: str

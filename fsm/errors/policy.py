@@ -49,7 +49,7 @@ class NoTokenLeft(Rejected):
 class GrammarTooCostly(Rejected):
     """A grammar's parser has reached what its steps may cost; `reason` says which bound it was, or what was spent.
 
-    The job ends with what was committed: which token would have come next is not decided.
+    The job ends with what was committed; its next token is left undecided.
     """
 
     code = "grammar_too_costly"

@@ -1,6 +1,6 @@
-"""Passwords do not belong into messages: one place takes them out of whatever is said to people.
+"""Passwords do not belong in messages: this one place takes them out of everything that people are shown.
 
-Nothing here reads a URL by its grammar: what has to be said is often said because that could not be done.
+Nothing here parses URLs: the messages are often about URLs that could not be parsed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _decoded(name: str) -> str:
 
 
 def unreadable_url(url: str) -> str:
-    """What may be said of a text that is no URL: all of it where it has no room for a password, else how it begins."""
+    """What a message may quote of a text that is no URL: all of it if it cannot hold a password, else its beginning."""
     if not any(mark in url for mark in ":@=%"):
         return url
     scheme = _SCHEME.match(url)

@@ -35,7 +35,7 @@ class SchemaViolation(Rejected):
 @dataclass(eq=False)
 class UnknownVersion(Rejected):
     code = "unknown_version"
-    says = "{found!r} is no version that this program knows; use one of {known}"
+    says = "{found!r} is not a version that this program knows; use one of {known}"
     found: str
     known: list[str]
 
@@ -52,7 +52,7 @@ class NotAdmissible(Rejected):
 
 @dataclass(eq=False)
 class GrammarRefused(Rejected):
-    """What an output was to be does not compile, or nothing can be it; `language` names the kind of grammar."""
+    """The output's grammar does not compile, or no text matches it; `language` names the kind of grammar."""
 
     code = "grammar_refused"
     says = "the {language} cannot be followed: {reason}; correct it"

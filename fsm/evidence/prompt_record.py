@@ -19,7 +19,7 @@ class PromptToken(NamedTuple):
     """One token of a prompt.
 
     piece, hidden   its exact bytes, and whether it is special
-    logprob_raw     its log-probability after the tokens before it, nats, <= 0; None of the first, which follows on
+    logprob_raw     its log-probability after the tokens before it, nats, <= 0; None for the first, which follows
                     nothing, and where none was asked for. No transform of a policy applies to a prompt
     alternatives    the best tokens in its place, best first, where they were asked for; raw and processed are equal
     """
@@ -42,7 +42,7 @@ class PromptWish(NamedTuple):
 
 
 def digest(tokens: Sequence[PromptToken]) -> bytes:
-    """SHA-256 over every field of every token: what the first receipt of the job follows on.
+    """SHA-256 over every field of every token; the job's first receipt is chained to it.
 
     BrokenInvariant where a number does not fit.
     """
@@ -61,7 +61,7 @@ def digest(tokens: Sequence[PromptToken]) -> bytes:
 
 
 def check(tokens: Sequence[PromptToken], prompt: int, wish: PromptWish) -> None:
-    """Raise BrokenInvariant unless the tokens are as many as the prompt's, and say what was asked for and no more."""
+    """Raise BrokenInvariant unless there is one token for each of the prompt, with just what was asked for."""
     if len(tokens) != prompt:
         raise BrokenInvariant(clause="POL-6", reason=f"{len(tokens)} tokens are recorded of a prompt of {prompt}")
     for index, token in enumerate(tokens):
@@ -74,6 +74,6 @@ def check(tokens: Sequence[PromptToken], prompt: int, wish: PromptWish) -> None:
 
 
 def text_of(tokens: Sequence[PromptToken], skip_special: bool) -> tuple[str, int]:
-    """The prompt's text, decoded by itself, and how many bytes it is made of."""
+    """The prompt's text, decoded by itself, and its size in bytes."""
     shown = b"".join([token.piece for token in tokens if not (token.hidden and skip_special)])
     return decode(b"", shown, final=True)[0], len(shown)

@@ -1,4 +1,4 @@
-"""The decision receipt: what was chosen from one score row, bound to everything that made it so."""
+"""The decision receipt: what was chosen from one score row, bound to everything the choice depended on."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Selection(NamedTuple):
     def packed(self) -> bytes:
         """Little-endian bytes of every field: what a receipt id is a digest of.
 
-        They say whether a draw and how many alternatives follow, so different selections never give equal bytes, nor
-        does one of them begin another.
+        The bytes say whether a draw follows and how many alternatives, so different selections never have equal
+        bytes, and none is a prefix of another.
         """
         token, support, raw, logprob, margin, draw, start, end, alternatives = self
         count = len(alternatives)
@@ -150,9 +150,9 @@ def identify(
              ordered transforms, tie rule, RNG algorithm and key
     prior    digest of the PREFILLED state that the receipt is issued in, which covers every receipt before
     scores   SHA-256 of the score row's float32 bytes
-    These are 32 bytes each, and no fields: whoever holds the state can issue the receipt again, and only then has the
-    same id. The other arguments are those of `Receipt`. A selection that no receipt can hold is a BrokenInvariant: a
-    draw outside its own interval, half of a draw, a number that does not fit.
+    These are 32 bytes each and are not stored as fields: only somebody who has the state can issue the receipt
+    again and get the same id. The other arguments are those of `Receipt`. A selection that no receipt can hold is a
+    BrokenInvariant: a draw outside its own interval, only half of a draw, a number out of range.
     """
     check_draw(selection)
     try:

@@ -1,7 +1,7 @@
 """Completion tests of an output that no grammar holds: a first JSON value, or a first tool call.
 
 A detector reads the same bytes as a stop string's matcher, once. What stands before the structure is prose and is
-passed over; a beginning that turns out to be none is prose too, and the search goes on at the byte that broke it.
+skipped; a false start is prose too, and the search goes on at the byte that broke it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The bytes of JSON: what each of them may be at its place, and what the place is after it.
 
-A place is a scan that moves. Each function below takes one byte: it returns 1, or 0 where the byte is not its own.
+A place is a scan that moves. Each function below takes one byte and returns 1, or 0 where it is not one of its own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 RFC 8259 to the byte, with I-JSON's exclusions (RFC 7493: no repeated key in one object, no lone surrogate) and bounds
 of its own. Between two pieces all that is known is a `Scan`: a plain value, as large as the nesting is deep and the
-open objects have keys. Earlier bytes are never looked at again, and what a byte costs is bounded by the same.
+open objects have keys. Earlier bytes are never read again, and the size of the `Scan` bounds the cost of a byte.
 
 What ends a value: an object, an array or a string its last byte; a number or a word (true, false, null) the byte after
 it, a blank or one of `,]}`, or the end of the text.

@@ -1,4 +1,4 @@
-"""How far a structure is: four things that are never taken for each other."""
+"""How complete a structure is: four states that must not be confused."""
 
 from __future__ import annotations
 

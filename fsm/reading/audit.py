@@ -27,7 +27,7 @@ WRONG: Final = (TypeError, ValueError, AttributeError, LookupError, ArithmeticEr
 
 
 class Fault(NamedTuple):
-    """Something in a job's log that cannot be.
+    """A contradiction in a job's log.
 
     sequence   the first event concerned
     kind       of the rows: "gap", "duplicate", "chain", "fence", "payload", "head", "link" or "listing"; of the events:
@@ -83,7 +83,7 @@ def replay(job: str, records: Iterable[Record], snapshot: Snapshot | None = None
                 snapshot = None
     except Problem as problem:
         return _faulty(job, transcript, problem.code, str(problem))
-    except WRONG as problem:  # a log that was written anew, digests and all, may say anything
+    except WRONG as problem:  # a log that was rewritten, digests included, may claim anything
         return _faulty(job, transcript, "payload", f"an event says what none can say ({problem or type(problem)})")
     if transcript.state is None:
         return _faulty(job, transcript, "gap", "the log has no events")
@@ -93,7 +93,7 @@ def replay(job: str, records: Iterable[Record], snapshot: Snapshot | None = None
 
 
 def _untenured(after: State | None, record: Record) -> str | None:
-    """Why this append is in no tenure of the job.
+    """Why this append belongs to no tenure of the job.
 
     A cancel alone needs none, by whoever fenced an owner that was gone: under a fence above the tenure's.
     """

@@ -89,7 +89,7 @@ def run_of(events: Iterable[Event]) -> Run:
 
 
 def shown(transcript: Transcript) -> Run:
-    """What a whole transcript says of a run, as far as readers are shown it: the levels from `sequence` on.
+    """What a whole transcript shows readers of a run: the levels from `sequence` on.
 
     This much is there of a sealed log too, and of a log that was not folded event by event.
     """
@@ -224,7 +224,7 @@ def _end(state: State) -> Facts:
 
 
 def _ahead(state: State) -> Facts:
-    """What the next step draws from and goes on from, by what was committed.
+    """What the next step starts from, by what was committed.
 
     A call moves only what of the frontier is processed, and before the first commit a prompt's record the horizon.
     """

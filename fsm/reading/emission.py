@@ -1,4 +1,4 @@
-"""What a caller gets of a job, piece by piece: text, and the tokens that the text is known to have.
+"""What a caller gets of a job, piece by piece: text, and the tokens known to belong to it.
 
 A token is handed out no earlier than text is: while a stop may still take it away, or its first character is not whole,
 it waits. So text, ids, log-probabilities and offsets end at one boundary, the same in a stream, in the result, and
@@ -25,7 +25,7 @@ from ..request.finish import MatchedStop
 
 
 class Moment(NamedTuple):
-    """What one event did, as the fold found it: all that its emission is made of.
+    """What one event did, as the fold found it: the material of its emission.
 
     delta           text that it released
     before, after   the horizon on both sides of it
@@ -127,7 +127,7 @@ class Emitter:
         self._released = 0
 
     def stand(self, state: State, begin: tuple[int, int]) -> None:
-        """Begin after a state whose text is all out, behind a prompt's text of `begin` bytes and characters."""
+        """Begin after a state whose text was all released, behind a prompt's text of `begin` bytes and characters."""
         self._begin, self._end = begin, state.horizon.position
         self._released = state.frontier.output
 

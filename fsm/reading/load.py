@@ -1,6 +1,6 @@
-"""load: a job's log to its transcript and state, for whoever goes on with the job or reads it.
+"""load: from a job's log to its transcript and state, to resume the job or to read it.
 
-A load asks where the job stands; whether every receipt is right is for the audit to ask, which folds every event. Of a
+A load finds where the job stands; whether every receipt is right is the audit's question, which folds every event. Of a
 run of ordinary steps a load folds the first and the last, and jumps over those between: it checks their counts and
 releases their text, and issues no receipt and takes no digest. The last step lands the jump. Its receipt must be the
 one that the state there issues, which covers the frontier, the horizon and the receipt before.

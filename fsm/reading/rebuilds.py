@@ -1,4 +1,4 @@
-"""Where a run lost its lanes, and of which calls they were made again: what a second run has to repeat for its bits.
+"""Where a run lost its lanes, and which calls rebuilt them: a second run must repeat these to get the same bits.
 
 What a row is depends on the call that computed it. So a lane is known by its tokens and one number: how many of them,
 from the first on, one call processed; each token after them had a call of its own.
@@ -14,7 +14,7 @@ from ..machine.thinned import ThinnedCall
 
 
 class Rebuild(NamedTuple):
-    """A place at which lanes changed to rows that calls of other shapes had made.
+    """A place where a job's rows were replaced by ones from calls of other shapes.
 
     processed   tokens that the lanes held there, before and after
     scored      whether the score row of the last of them was not consumed yet, and so was made again with it
@@ -27,7 +27,7 @@ class Rebuild(NamedTuple):
 
 
 def rebuilds(events: Iterable[Event]) -> list[Rebuild]:
-    """Those of a whole log, in order. A rebuild that came to the same rows again is none of them."""
+    """The rebuilds of a whole log, in order, without those that gave the same rows again."""
     found: list[Rebuild] = []
     processed = prefilled = 0
     for event in events:

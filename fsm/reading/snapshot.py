@@ -1,7 +1,7 @@
-"""Snapshots: where a job stands, whole, so that whoever goes on with it need not read its log from the start.
+"""Snapshots: the whole state of a job, so that a resume need not read its log from the start.
 
-A snapshot is no truth of its own. It says at which head of the log it was taken, a load from it must join the log
-there, and an audit holds it equal to what the fold finds at that event. It is taken only where nothing is held back and
+A snapshot is no second truth. It names the head of the log at which it was taken, a load from it must join the log
+there, and an audit compares it with what the fold finds at that event. It is taken only where nothing is held back and
 nothing is due, after an ordinary commit: every other field of the state is then at its one value for that.
 """
 
@@ -55,7 +55,7 @@ class Snapshot(NamedTuple):
         return cls(head, state, tuple(transcript.token_ids), transcript.rebuilt, transcript.echoed, transcript.parent)
 
     def transcript(self) -> Transcript:
-        """The transcript as whoever goes on with the job has it: what was shown before is the log's to show."""
+        """The transcript for a resume: it has no text from before, which only the log still shows."""
         return Transcript.standing(
             self.state, self.head.sequence, list(self.token_ids), self.rebuilt, self.echoed, self.parent
         )

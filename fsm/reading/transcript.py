@@ -31,7 +31,7 @@ from .emission import Emission, Emitter, Moment, plain_token, usage_of
 
 @dataclass(slots=True)
 class Transcript:
-    """A job's state beside everything it has made visible; `take` changes it by one event, `load` by a log.
+    """A job's state and everything it has made visible; `take` advances it by one event, `load` by a log.
 
     parent     the job that it was forked from, if any
     moments    what its emissions are made of; they are made where somebody asks for them
@@ -61,7 +61,7 @@ class Transcript:
         echoed: tuple[int, int],
         parent: Parent | None,
     ) -> Transcript:
-        """One that has handed over all that came before this state, whose text is all out."""
+        """A transcript that begins at this state, with everything before it handed over already."""
         transcript = cls(state, sequence, token_ids, [], rebuilt, parent, echoed)
         spec = state.spec
         transcript._emitter = Emitter(spec.alignment, spec.prompt, spec.skip_special)
@@ -91,7 +91,7 @@ class Transcript:
             self._add(before, after, ended=after)
 
     def follow(self, entry: Event | TokenStep, state: State) -> None:
-        """Go on to the state after an entry, which the caller has worked out: a step is taken at once."""
+        """Advance to the state after an entry, which the caller has computed: a step is taken as one."""
         if not isinstance(entry, TokenStep):
             self.take(entry, state)
             return
@@ -128,7 +128,7 @@ class Transcript:
         return emissions[bisect_right(emissions, sequence, key=attrgetter("sequence")) :]
 
     def hand_over(self) -> Sequence[Emission]:
-        """What became visible since the last hand-over, and is not kept here: for whoever goes on with the job.
+        """What became visible since the last hand-over; it is not kept here. For the worker that resumes the job.
 
         The transcript then has its tokens and its state, and neither text nor result.
         """

@@ -208,7 +208,7 @@ def _cache_start(situation: Situation) -> str | None:
 
 
 def _unrepairable(situation: Situation) -> str | None:
-    """A final cache that holds every token has a call to be made by, and a row for an output token."""
+    """A final cache that holds every token is possible: there is a call to make it, and a row for an output token."""
     envelope = situation.envelope
     if envelope.output.final_cache == "pending":
         return None

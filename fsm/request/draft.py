@@ -67,7 +67,7 @@ def _joined(value: Any) -> Any:
 
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema that JSON can write: a program's objects may hold what no JSON text does."""
+    """A schema that JSON can express: a program's objects may hold values that JSON cannot."""
     check_value(schema, ("json_schema",))
     return schema
 

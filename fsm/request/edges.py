@@ -1,4 +1,4 @@
-"""What the policy's numbers mean at their edges, one meaning each: 0, 1, next to nothing, the most, and beyond it."""
+"""What the policy's numbers mean at their edges, one meaning each: 0, 1, a tiny number, the largest, and beyond."""
 
 from __future__ import annotations
 

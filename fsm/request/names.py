@@ -1,4 +1,4 @@
-"""The names of jobs and models, by one rule at every door: submission, restore, and the files that are proven.
+"""The names of jobs and models, by one rule at every entrance: submission, restore, and files that are verified.
 
 A job's name is a word of letters, digits, `_` and `-`, which begins with a letter or a digit; the jobs of a family have
 its name, a dot and the number of their choice. A model's name is what a person could type as one argument.
@@ -17,7 +17,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 def choice_in(job: str) -> tuple[str, int] | None:
-    """The family and the choice that a job's name speaks of; None where it speaks of none."""
+    """The family and the choice that a job's name states; None where it states none."""
     found = CHOICE.fullmatch(job)
     if found is None or int(found["choice"]) > CHOICE_MAX:
         return None

@@ -1,4 +1,4 @@
-"""What the policy of an envelope must fulfil beyond its schema. Each check says why it fails, or None.
+"""What the policy of an envelope must satisfy beyond its schema. Each check returns why it fails, or None.
 
 A docstring says what must hold.
 """

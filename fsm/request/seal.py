@@ -125,7 +125,7 @@ def _declared_ends(draft: Draft, facts: ArtifactFacts) -> tuple[int, ...]:
 
 
 def _policy(draft: Draft) -> dict[str, Any]:
-    """Temperature 0 is the greedy family, which has no use for the cuts of sampling; what is off is not written."""
+    """Temperature 0 is the greedy family, which ignores the cuts of sampling; what is off is not written."""
     transforms = _edits(draft)
     cuts: list[dict[str, Any]] = []
     if draft.top_k:
@@ -151,7 +151,7 @@ def _policy(draft: Draft) -> dict[str, Any]:
 
 
 def _grammar(draft: Draft) -> list[dict[str, Any]]:
-    """The grammar as the first transform, if any: what comes after it cuts what it has left."""
+    """The grammar as the first transform, if any: the others cut what it leaves."""
     schema = None if draft.json_schema is None else ordered_json(draft.json_schema)
     sources = {"json_schema": schema, "regex": draft.regex, "lark": draft.grammar}
     return [
@@ -167,7 +167,7 @@ def _detectors(draft: Draft) -> list[dict[str, Any]]:
 
 
 def _edits(draft: Draft) -> list[dict[str, Any]]:
-    """What has a use in both families, in the order of the draft's docstring."""
+    """The transforms that both families use, in the order of the draft's docstring."""
     edits: list[dict[str, Any]] = []
     if draft.logit_bias is not None:
         edits.append({"kind": "logit_bias", "biases": [bias.model_dump() for bias in draft.logit_bias]})

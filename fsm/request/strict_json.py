@@ -50,7 +50,7 @@ def parse(raw: bytes) -> Any:
 
 
 def check_value(value: Any, path: tuple[str | int, ...]) -> None:
-    """Hold a value that no parser has made to what `parse` gives: dicts by text, lists, texts, finite and safe numbers.
+    """Check that a value built by a program is one that `parse` could give: dicts, lists, texts, finite safe numbers.
 
     path  where it stands. Raises LimitExceeded (depth, fields), SchemaViolation (with the path).
     """

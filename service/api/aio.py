@@ -1,7 +1,7 @@
 """The same log and jobs for a program with an event loop: the same names, to be awaited.
 
-What a database or a model is waited for is done in the loop's pool of threads; a reader waits without one. So any
-number of readers cost no thread each, and a task that reads is cancelled at once.
+Calls that block on a database or a model run in the loop's pool of threads; readers wait without a thread. So any
+number of readers share none, and a task that reads is cancelled at once.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AsyncLog:
         await self.close()
 
     async def close(self) -> None:
-        """Wake and refuse whoever still reads, and close the log; see `Log.close`. Idempotent."""
+        """Wake readers that still wait, with an error, and close the log; see `Log.close`. Idempotent."""
         await asyncio.to_thread(self._ringer.close)
         await asyncio.to_thread(self.log.close)
 
@@ -115,7 +115,7 @@ class AsyncLog:
         return await asyncio.to_thread(partial(self.log.restore, path, **options))
 
     async def changed(self) -> None:
-        """Return when somebody may have done something in the database; at the latest after `FOLLOW_S` seconds."""
+        """Return when the database may have changed; at the latest after `FOLLOW_S` seconds."""
         await self._ringer.ring()
 
 
@@ -277,7 +277,7 @@ class Ringer:
     def _listen(self) -> None:
         idle = 0
         try:
-            with suppress(Transient), closing(self._log.store.bell()) as bell:  # readers meet it themselves
+            with suppress(Transient), closing(self._log.store.bell()) as bell:  # readers get the same error themselves
                 while not self._closed and not self._loop.is_closed() and idle < IDLE_ROUNDS:
                     bell.wait(FOLLOW_S)
                     idle = 0 if self._waiting else idle + 1
@@ -286,7 +286,7 @@ class Ringer:
             self._tell(self._left)
 
     def _tell(self, what: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop was closed, and nobody waits in it
+        with suppress(RuntimeError):  # the loop was closed, and nothing waits in it
             self._loop.call_soon_threadsafe(what)
 
     def _wake(self) -> None:
@@ -295,6 +295,6 @@ class Ringer:
                 rung.set_result(None)
 
     def _left(self) -> None:
-        """The thread has ended. Whoever waits by now looks once more, and begins another if need be."""
+        """The thread has ended. Waiting readers poll once more, and start another thread if they must wait again."""
         self._thread = None
         self._wake()

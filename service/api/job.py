@@ -58,11 +58,11 @@ class Job:
         """Bring the job to its end in this process, and give its text from the beginning, as it becomes durable.
 
         Kill the process anywhere, and run the job again: it goes on from its next token, and all text comes again.
-        Where another worker has the job, its text is given, and the job taken over should that worker die. Leaving the
-        loop, or closing the iterator, stops after the step at hand and leaves the job to be gone on with.
+        Where another worker has the job, this gives its text, and takes the job over should that worker die. Leaving
+        the loop, or closing the iterator, stops after the step at hand and leaves the job to be resumed.
 
-        cache_dir   a folder where K/V rows are kept, so that going on computes next to nothing again
-        rebuild     how lost rows come back: "prefill", or "reexecute" (bit-exact, slower)
+        cache_dir   a folder where K/V rows are kept, so that a resume recomputes next to nothing
+        rebuild     how lost rows are rebuilt: "prefill", or "reexecute" (bit-exact, slower)
 
         Errors: ExtraMissing without torch; UnknownModel, NotAdmissible and others that say why this process cannot.
         """
@@ -81,7 +81,7 @@ class Job:
         return cancel(self.log.store, self.name, new_worker_name(), timeout)
 
     def fork(self, at: int, *, key: str | None = None, retain_ms: int | None = None, **request: Any) -> Job:
-        """A new job that goes on from this one's first `at` output tokens. What `request` leaves out is as it is here.
+        """A new job that continues from this one's first `at` output tokens; other fields of `request` are copied.
 
         Errors: NoSuchStep, NotAdmissible, IdempotencyConflict, and those of a request.
         """
@@ -106,7 +106,7 @@ class Job:
         """What becomes visible behind event `after`: during the run, after a crash and after the end.
 
         An emission's `sequence` is its event: `stream(after=last.sequence)` gives exactly the rest. With `follow` it
-        goes on until the job has ended; this waits for whoever runs the job, and runs nothing.
+        goes on until the job has ended; this waits for the worker that runs the job, and runs nothing itself.
         """
         if not follow:
             yield from emissions_of(self.log.store, self.name, after + 1)
@@ -123,7 +123,7 @@ class Job:
             yield from events_of(self.log.store, self.name, start, bell)
 
     def result(self, timeout: float | None = None) -> Result:
-        """The result, once the job has ended; this waits for whoever runs it, and runs nothing.
+        """The result, once the job has ended; this waits for the worker that runs it, and runs nothing itself.
 
         timeout   seconds; None: for as long as it takes. Errors: TimeoutError. `peek` does not wait.
         """
@@ -192,7 +192,7 @@ class Job:
 
 
 def check_rebuild(rebuild: str) -> None:
-    """Refuse a way to bring lost rows back that there is not."""
+    """Refuse an unknown way of rebuilding lost rows."""
     if rebuild not in REBUILDS:
         raise SchemaViolation("rebuild", f"it is one of {', '.join(REBUILDS)}")
 

@@ -45,9 +45,9 @@ def open(
     url      `sqlite:///FILE`, a PostgreSQL URL, or `memory://`, which ends with the process; None: DECODELOG_DB, else
              `sqlite:///decodelog.db`
     create   make a SQLite file that is not there yet; a PostgreSQL database is made ready by `decodelog db upgrade`
-    models   loaded models of your own, by the names that jobs have them by; every process that runs such a job gives it
+    models   loaded models of your own, by the names that jobs use; every process that runs such a job must pass it
     lanes    jobs that one model may hold at a time
-    say      told in words what whoever watches should know, such as that the database is waited for
+    say      called with messages for people, such as that it is waiting for the database
 
     Errors: SchemaMissing, SchemaOutdated, SchemaNewer, UnsupportedDatabase, and the store's.
     """

@@ -1,4 +1,4 @@
-"""A worker of a program: beside it in a thread, or in its own thread until no job is left."""
+"""A program's worker: in a background thread, or in the caller's thread until no job is left."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ S = TypeVar("S", bound="Job | Problem")
 
 
 class Wanted(Collection[str]):
-    """The jobs that a worker is to run, changed by one thread while the worker's reads it."""
+    """The jobs that a worker is to run; one thread changes it while the worker's reads it."""
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Wanted(Collection[str]):
 class Working:
     """A worker over all jobs of a log, or over those alone that it is given `in_order`.
 
-    left     jobs that were left to others, with the reason: those that this process cannot run
+    left     jobs that this process cannot run and leaves to others, with the reason
     tokens   output tokens that this worker has made visible so far
     """
 
@@ -89,7 +89,7 @@ class Working:
         Errors: why this process cannot run it, and what has ended this worker.
         """
         while True:
-            with suppress(Transient):  # how long a database is waited for is the worker's to say
+            with suppress(Transient):  # how long to wait for a database is up to the worker
                 if self._log.store.row(job).status.terminal:
                     return
             if job in self.left:
@@ -129,7 +129,7 @@ class Working:
             self._news.set()
 
     def _hear(self, job: str, problem: Problem) -> None:
-        if not isinstance(problem, LostTenure | Transient):  # somebody else goes on with it, or it is tried again
+        if not isinstance(problem, LostTenure | Transient):  # another worker goes on with it, or it is tried again
             self.left[job] = problem
             self._news.set()
 

@@ -76,8 +76,8 @@ def proven(path: Path, key: PublicKey | None = None) -> Iterator[Proven]:
     """Prove a file before anything changes.
 
     That is the file itself, the logs in it by an audit, where the job stands field by field, and that the rows are of
-    just its tokens. Of a job whose content is erased the chain is proven, and how it ended and its counts are the
-    file's word: what would prove them is gone. With a `key`, it must be signed with that key.
+    just its tokens. Of an erased job only the chain is proven; its end and its counts are taken from
+    the file, since what would prove them is gone. With a `key`, it must be signed with that key.
     Errors: NotAnExport, BrokenSnapshot, ContentLeftOut.
     """
     try:
@@ -105,7 +105,7 @@ def bring(store: DatabaseStore, found: Proven, kept: Path | None = None, model: 
     places = Places(model)
     logs = [_placed(bundle, log, places, model is not None) for log in logs]
     restored, laid = store.restore(logs, dead_workers(store.owners())), 0
-    # Nobody would take away the rows of a job that has ended, and those of an erased one are its content.
+    # Nothing would ever remove the rows of an ended job, and those of an erased one are its content.
     if spec is not None and kept is not None and ids and restored[0].row.finish is None:
         _put(kept, spec, _parts(bundle, spec, ids))
         laid = len(ids)
@@ -113,7 +113,7 @@ def bring(store: DatabaseStore, found: Proven, kept: Path | None = None, model: 
 
 
 def _placed(bundle: Bundle, log: Restorable, places: Places, moved: bool) -> Restorable:
-    """The log under a name of its model that may be looked for here; of an erased one nobody knows what it was."""
+    """The log with a name of its model that this machine may look up; an erased job's model is unknown."""
     if any(row.erased for row in log.appends):
         return log
     record = next(iter(bundle.read(log.row.job)))
@@ -152,7 +152,7 @@ def _proven(bundle: Bundle) -> list[Restorable]:
 
 
 def _possible(row: JobRow) -> None:
-    """Refuse a row that no submission made, and that a database might not even hold."""
+    """Refuse a row that no submission could have made, and that a database might not even be able to store."""
     numbers = {"prompt": row.prompt, "output": row.output, "sequence": row.head.sequence, "fence": row.fence}
     for name, value in (numbers | {"created_ms": row.created_ms}).items():
         if not 0 <= value <= SAFE_INTEGER_MAX:

@@ -119,9 +119,9 @@ def _batcher(model: Model, how: How, segments: Segments | None) -> Batcher:
 
 
 def _processed(store: DatabaseStore | MemoryStore, batcher: Batcher, claim: Claim, worker: str) -> tuple[Job, int]:
-    """The job after the call that it owes, made and recorded, and how many tokens had to be computed again for it.
+    """Make and record the call that is due; the job after it, and how many tokens had to be computed again.
 
-    A job that owes another step has nothing to process.
+    A job whose next step is no call has nothing to process.
     """
     from ...runtime.loop.engine import Engine
     from ...runtime.loop.job import Job

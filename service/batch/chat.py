@@ -1,8 +1,8 @@
 """The batch file of OpenAI's API, line by line: a line as a request, and a result as a line.
 
-A line is {"custom_id", "method", "url", "body"}, its body that of a chat completion or a completion. The fields that
-are taken mean what they mean there, so the temperature is 1 where none is given. One that is not taken is refused by
-name: a field that was left out silently would change what the caller gets.
+A line is {"custom_id", "method", "url", "body"}, its body that of a chat completion or a completion. The supported
+fields mean what they mean there, so the temperature is 1 where none is given. An unsupported field is refused by name:
+ignoring it silently would change what the caller gets.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 def line_of(raw: bytes) -> Line:
-    """The line that a JSON text is, without what its body says.
+    """Parse a line, but for the fields in its body.
 
     Errors: MalformedJson, LimitExceeded, SchemaViolation.
     """
@@ -68,7 +68,7 @@ def line_of(raw: bytes) -> Line:
 
 
 def request_of(line: Line) -> dict[str, Any]:
-    """The fields of a request that a body says. Errors: SchemaViolation."""
+    """The fields of a request in a body. Errors: SchemaViolation."""
     body = {name: value for name, value in line.request.items() if value is not None and name not in IGNORED}
     del body["model"]
     chat = line.url == CHAT

@@ -1,6 +1,6 @@
 """A batch: a file of requests in, a file of answers out, each line written exactly once, whatever is killed.
 
-The lines of the answers are in the order of the requests, so what a killed batch has written says how far it came. Its
+The answers are in the order of the requests, so the file that a killed batch leaves shows how far it came. Its
 last line may be torn: it is cut off and written again. The jobs' idempotency keys follow from the whole input file, so
 the same file goes on with the same jobs, and an edited one is another batch.
 """
@@ -115,7 +115,7 @@ class Batch:
                 os.fsync(out.fileno())
 
     def _submitted(self, line: Line) -> Job | Problem:
-        """The job of a line; what is wrong with its request is the line's own answer."""
+        """The job of a line; an error in its request becomes the line's answer."""
         try:
             request = request_of(line)
             return self.log.submit(self.model or line.model, key=f"batch/{self.digest}/{line.custom_id}", **request)
@@ -123,7 +123,7 @@ class Batch:
             return problem
 
     def _id(self, line: Line) -> str:
-        """What an answer of this batch is known by, and no other's."""
+        """The id by which an answer belongs to this batch and to no other."""
         return f"{ANSWER}{self.digest}_{line.custom_id}"
 
     def _write(self, out: BinaryIO, answer: dict[str, Any]) -> None:

@@ -156,7 +156,7 @@ class DraftFlags:
         return None if self.retain is None else milliseconds(self.retain, "--retain")
 
     def draft(self) -> Draft:
-        """The draft of these flags, checked as strictly as a request from a wire.
+        """The draft of these flags, checked as strictly as a request from the network.
 
         Errors: ConflictingFlags, UnreadableInput, LimitExceeded, MalformedJson, SchemaViolation.
         """

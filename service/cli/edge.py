@@ -1,8 +1,8 @@
 """The edge of the command line: every expected way to end becomes one clear line and an exit code.
 
 0 is done. 1: a job failed, an audit found a fault, a comparison or a check failed, or the output could not be written.
-2: wrong use, or a request that was refused; nothing was changed. 3: no fault was found, and not all that was to be
-proven could be. 128 and a signal's number: interrupted; jobs are kept and can be resumed.
+2: wrong use, or a request that was refused; nothing was changed. 3: no fault was found, but not everything could be
+proven. 128 and a signal's number: interrupted; jobs are kept and can be resumed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Commands(TyperGroup):
-    """The group of all commands; what they raise ends here."""
+    """The group of all commands; it handles whatever they raise."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["json"] = "--json" in args
@@ -83,10 +83,10 @@ def run_to_end(command: Callable[[], object]) -> int:
 
 
 def concluded(error: BaseException, as_json: bool) -> int:
-    """Say how a command ended that was cut short; its exit code. What has no place here is raised again."""
+    """Report how an interrupted or failed command ended; its exit code. Unexpected errors are raised again."""
     if isinstance(error, KeyboardInterrupt):
         return getattr(error, "exit_code", interrupts.EXIT_CODE)
-    if interrupts.seen():  # and a library has made an error of its own of it
+    if interrupts.seen():  # which a library has turned into an error of its own
         return interrupts.EXIT_CODE
     if isinstance(error, BrokenPipeError):
         standard.abandon_stdout()
@@ -117,7 +117,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def report(facts: dict[str, Any], as_json: bool) -> None:
-    """Say what was refused and why: `code`, `message`, and the facts behind them; in words where JSON has no reader."""
+    """Report an error with `code`, `message` and its fields; in words where nobody reads the JSON."""
     facts = redacted_facts(facts)
     if as_json and not terminal.is_closed():
         with suppress(BrokenPipeError, OutputFailed):
@@ -126,12 +126,12 @@ def report(facts: dict[str, Any], as_json: bool) -> None:
 
 
 def told_damage(damage: Problem | None) -> dict[str, Any]:
-    """What a JSON value says of the damage behind what it shows."""
+    """The field of a JSON value that tells of damage after the part that it shows."""
     return {} if damage is None else {"damage": advised_facts(damage)}
 
 
 def end_with(damage: Problem | None, as_json: bool) -> None:
-    """End as what was met behind the part that is shown has it: said in words, unless the JSON value has said it."""
+    """End with the error that was met after the part that is shown: in words, unless the JSON value has it."""
     if damage is not None:
         if as_json:
             raise typer.Exit(REFUSED)
@@ -139,13 +139,13 @@ def end_with(damage: Problem | None, as_json: bool) -> None:
 
 
 def stop_here(number: int, frame: object) -> None:
-    """A signal handler that ends what is being waited for."""
+    """A signal handler that ends a wait."""
     raise Stopped(number)
 
 
 @contextmanager
 def on_signals(handler: Callable[[int, object], None] = stop_here) -> Iterator[None]:
-    """Ctrl-C and a polite kill reach `handler`; the second one ends the process at once, which loses nothing either."""
+    """SIGINT and SIGTERM reach `handler`; the second one ends the process at once, which loses nothing either."""
 
     def first(number: int, frame: object) -> None:
         for each in handled:

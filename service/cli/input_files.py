@@ -1,4 +1,4 @@
-"""The files of a request: a prompt, a conversation, a schema or a grammar; one way to read them, one rule for marks."""
+"""The files of a request: a prompt, a conversation, a schema or a grammar; all are read alike, byte order marks too."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ctrl-C, from this process's first moment to its last: no traceback, and exit code 130.
 
-Nothing heavy is imported here: until this module has run, the interpreter answers in its own way.
+Nothing heavy is imported here: until this module has run, the interpreter handles Ctrl-C in its own way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def begin() -> None:
 
 
 def undo() -> None:
-    """From now on it is raised where the command is, which undoes what is half done; a second one ends the process."""
+    """From now on it is raised inside the command, which undoes what is half done; a second one ends the process."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, _raise)
 
@@ -36,7 +36,7 @@ def over() -> None:
 
 
 def seen() -> bool:
-    """Whether it was raised, whatever error a library has made of that since."""
+    """Whether it was raised, even if a library has turned it into another error."""
     return _seen
 
 
@@ -52,13 +52,13 @@ def _raise(number: int, frame: object) -> None:
 
 
 def _untold(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An interruption that nobody has caught says nothing; the interpreter then ends as the signal would end it."""
+    """An uncaught interruption prints no traceback; the interpreter then ends as the signal would end it."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
 
 
 def _unheard(raised: Any) -> None:
-    """An interruption that came where nothing can be raised, as in a finaliser, ends the process as a second one."""
+    """An interruption where nothing can be raised, as in a finaliser, ends the process like a second one."""
     if issubclass(raised.exc_type, KeyboardInterrupt):
         os._exit(EXIT_CODE)
     sys.__unraisablehook__(raised)

@@ -1,4 +1,4 @@
-"""The reader at the other end of a running job: its text on standard output, how far it is on standard error."""
+"""Shows a running job: its text on standard output, its progress on standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Printer:
 
     silent   write no text
     jobs     how many they are
-    cancel   what to do where they are not to outlive their reader; None: they go on, whether anybody reads or not
+    cancel   called when the reader has left, for jobs that must not outlive it; None: they go on without a reader
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Printer:
         self._tell(f"{self._tokens} tokens")
         text = emission.text if emission.finish is None else f"{emission.text}\n"
         if self._silent:
-            # Who asked for the result alone is written to at the end, when it is too late to cancel anything.
+            # A reader of the result alone is written to at the end, when it is too late to cancel anything.
             if self._cancel is not None and terminal.reader_left():
                 self._reader_left()
         elif text and terminal.is_closed():
@@ -69,5 +69,5 @@ def ending(result: dict[str, Any]) -> str:
         return f"failed [{result['error']['code']}] {result['error']['message']}"
     cut = result["finish_reason"] is not None and result.get("structure_complete") is False
     stop = result.get("matched_stop")
-    by = "" if stop is None or result["finish_reason"] == "eos" else f" {named(stop)}"  # of end tokens one is as any
+    by = "" if stop is None or result["finish_reason"] == "eos" else f" {named(stop)}"  # all end tokens are alike
     return f"{result['finish_reason'] or result['state']}{by}{', the structure is not complete' if cut else ''}"

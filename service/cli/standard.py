@@ -1,4 +1,4 @@
-"""The standard streams: whole, in UTF-8 and safe for a terminal, whatever this process was started with."""
+"""The standard streams: present, in UTF-8 and safe for a terminal, whatever this process was started with."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def prepare() -> None:
 
 
 def write(stream: IO[str], text: str) -> None:
-    """Write what is safe already, past the guard."""
+    """Write text that is already safe, bypassing the guard."""
     type(stream).write(stream, text)
 
 
 @contextmanager
 def typed_failures() -> Iterator[None]:
-    """What standard output refuses is typed. Errors: BrokenPipeError where its reader has left; OutputFailed."""
+    """Give failures of standard output typed errors: BrokenPipeError where its reader has left; OutputFailed."""
     try:
         yield
     except BrokenPipeError:
@@ -76,7 +76,7 @@ def abandon_stdout() -> None:
 
 
 def _guard(stream: TextIO) -> None:
-    """Of what others write (help, usage, warnings, tracebacks) a terminal obeys the colours alone."""
+    """Let only colours through to a terminal in what other code writes (help, usage, warnings, tracebacks)."""
     typed: Callable[[], AbstractContextManager[None]] = typed_failures if stream is sys.stdout else nullcontext
     obeys = stream.isatty()
 
@@ -103,7 +103,7 @@ def _set_width() -> None:
     if os.environ.get("COLUMNS", "").strip("0") == "":
         os.environ.pop("COLUMNS", None)  # nothing can be written in no columns, and some write nothing then
     if os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
-        os.environ.setdefault("LINES", str(LINES))  # such a terminal's columns are asked for only beside its lines
+        os.environ.setdefault("LINES", str(LINES))  # rich asks for the columns only together with the lines
     if _columns() < NARROWEST:
         os.environ.setdefault("TERMINAL_WIDTH", str(NARROWEST))
 

@@ -1,4 +1,4 @@
-"""Rows under their columns, a page at a time: what is printed does not grow with what was."""
+"""Rows under their columns, a page at a time, in bounded memory."""
 
 from __future__ import annotations
 

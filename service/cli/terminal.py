@@ -22,7 +22,7 @@ WIDTH_MAX, LINES_MAX = 10_000, 1_000  # of a table: a terminal may wrap its line
 
 
 class Notices:
-    """Standard error as it is at the moment. A notice that it does not take is dropped, and harms nothing."""
+    """Standard error as it is at the moment. A notice that cannot be written is dropped."""
 
     encoding = "utf-8"
 
@@ -109,7 +109,7 @@ def say(text: str, style: str | None = None) -> None:
 
 
 def warn(text: str) -> None:
-    """A notice that something is not as it should be, though all goes on."""
+    """A warning: something is wrong, but work goes on."""
     say(text, style="yellow")
 
 
@@ -132,8 +132,8 @@ def can_ask() -> bool:
 
 @contextmanager
 def acknowledging(words: str) -> Iterator[None]:
-    """What is written here says that something was made. Where standard output does not take it, standard error is
-    told in `words`, as nobody is to make it a second time for want of an answer. A reader that has left is no failure.
+    """For output that acknowledges something durable. Where standard output cannot be written, `words` go to standard
+    error, so that nobody does it again for want of an answer. A reader that has left is no failure.
     """
     if is_closed():
         say(words, style="yellow")
@@ -157,13 +157,13 @@ def progress(text: str, shown: bool = True) -> Iterator[Progress]:
     from rich.spinner import Spinner
 
     spinner = Spinner("dots", Text(safe(sys.stderr, text)))
-    # Unless it is told not to, it takes over standard output too, and the data would go to the terminal.
+    # By default it takes over standard output too, and the data would go to the terminal.
     with Live(spinner, console=PEOPLE, transient=True, redirect_stdout=False, redirect_stderr=False):
         yield lambda text: spinner.update(text=Text(safe(sys.stderr, text)))
 
 
 def flushed() -> bool:
-    """Whether all that was written has gone where it should, or to a reader that left; else that is said."""
+    """Flush standard output; False after reporting a failure. A reader that has left is none."""
     try:
         with standard.typed_failures():
             sys.stdout.flush()
@@ -188,14 +188,14 @@ def reader_left() -> bool:
         return True
     try:
         poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)  # an error is told unasked
+        poll.register(sys.stdout.fileno(), 0)  # an error counts as an event too
         return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
     except (OSError, ValueError):
         return False
 
 
 def _put(text: str) -> None:
-    """The one place where something is written to standard output. It is exact or safe already."""
+    """The one place that writes to standard output. The text is exact or safe already."""
     if not text:
         return
     with standard.typed_failures():
@@ -204,7 +204,7 @@ def _put(text: str) -> None:
 
 
 def safe(stream: IO[str], text: str) -> str:
-    """The text as this stream may have it."""
+    """The text made safe for this stream."""
     return visible(text) if stream.isatty() else text
 
 

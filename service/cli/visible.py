@@ -1,7 +1,7 @@
-"""What a terminal may be sent: text whose control characters are shown, and not obeyed.
+"""Text that is safe for a terminal: control characters are shown, not obeyed.
 
-Tokens, paths, names, keys and messages come from models, files and other people. A terminal obeys what it finds in
-them: it moves its cursor over lines that were read as true, takes a clipboard's content (OSC 52), or sets its title.
+Tokens, paths, names, keys and messages come from models, files and other people. A terminal obeys control sequences in
+them: it overwrites lines that were read already, sets the clipboard (OSC 52), or sets its title.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def visible(text: str) -> str:
 
 
 def visible_line(text: str) -> str:
-    """The same of a value that stands within a line: its tabs and newlines are shown, too."""
+    """The same for a value within a line: its tabs and newlines are shown, too."""
     return visible(text).replace("\t", r"\u0009").replace("\n", r"\u000a")
 
 
 def coloured(text: str) -> str:
-    """What code that is not ours writes, with the colours that it has and nothing else for the terminal to obey."""
+    """The output of other code, with its colours and no other control sequences."""
     return "".join(part if index % 2 else visible(part) for index, part in enumerate(_COLOURS.split(text)))
 
 

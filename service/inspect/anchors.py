@@ -1,8 +1,8 @@
-"""Anchors: heads of logs, kept in a file outside of the database, which must stay true.
+"""Anchors: heads of logs, kept in a file outside the database, which later logs must contain.
 
-A chain proves a log to be one that was written so, and not to be the one that was there: an older copy, a log less, and
-a log that was written anew with all its digests are as sound. Whoever keeps heads where the database's owner cannot
-write finds each of them.
+A chain proves that a log is consistent, not that it is the log that was there: an older copy, a missing log, and a log
+that was rewritten with all its digests are consistent too. Heads that are kept where the database's owner cannot write
+reveal each of these.
 
 The file has one line for each head, JSON, the newest last; a line that was written is never changed. One line more is
 written where a log that an audit has found sound has another head than the job's last line.
@@ -41,7 +41,7 @@ class Anchor(NamedTuple):
 
 
 class Anchors:
-    """The lines of one file, the newest of each job, and what is to be added."""
+    """The lines of one file: the newest of each job, and the ones to be added."""
 
     def __init__(self, text: bytes, path: Path) -> None:
         """Errors: BrokenAnchors."""
@@ -65,7 +65,7 @@ class Anchors:
         return {anchor.job: anchor.sequence for anchor in self._newest.values()}
 
     def faults(self, heads: Mapping[str, Reached], jobs: Sequence[str] | None) -> Iterator[Fault]:
-        """Where these logs, of some jobs or of all, are not what was anchored."""
+        """Where the logs of these jobs, or of all, contradict their anchors."""
         self._heads = heads
         for job, anchor in self._newest.items():
             if jobs is None or job in jobs:
@@ -89,7 +89,7 @@ def _difference(anchor: Anchor, reached: Reached | None) -> str:
     if reached is None:
         return f"it was anchored at event {place}, and is not there"
     if not isinstance(reached.head.sequence, int):
-        return ""  # which is the damage of its listing
+        return ""  # which the audit names as damage of the listing
     if reached.head.sequence < place:
         return f"it was anchored at event {place}, and its log ends at event {reached.head.sequence}"
     if not reached.asked:
@@ -107,7 +107,7 @@ def _difference(anchor: Anchor, reached: Reached | None) -> str:
 
 @contextmanager
 def anchored(path: Path) -> Iterator[Anchors]:
-    """The anchors of a file, none where there is no file, for one audit at a time: another one waits for this.
+    """The anchors of a file, none where there is no file. One audit at a time: another one waits for this.
 
     Errors: BrokenAnchors, UnwritableOutput.
     """
@@ -147,7 +147,7 @@ def keep(path: Path, added: Sequence[Anchor]) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        with open_regular(path) as file:  # anything else would be replaced by a file, or be read for ever
+        with open_regular(path) as file:  # anything else would be replaced by a file, or never end
             return file.read()
     except FileNotFoundError:
         return b""

@@ -39,11 +39,11 @@ class AuditedLog(ShowsRows, Protocol):
         """What is wrong with the job's snapshots by themselves, empty where nothing is."""
 
     def damage(self) -> Iterator[Fault]:
-        """What is wrong with what holds the logs, whatever they say."""
+        """What is wrong with the database or file that holds the logs."""
 
 
 class NotRun(NamedTuple):
-    """A job that could not be run again, or not be compared whole, and the error's code and message."""
+    """A job that could not be run again, or not compared in full, with the error's code and message."""
 
     job: str
     code: str
@@ -54,9 +54,9 @@ class Report(NamedTuple):
     """What an audit looked at and found; `ok` where there is no fault. `digest` is that of an exported file.
 
     sealed    jobs whose log is sealed: receipts and digests of their thinned steps are not there to be proven
-    erased    jobs whose content is erased: their chain is proven, and what it was taken of is gone
+    erased    jobs whose content is erased: only their chain is proven
     not_run   jobs that could not be run again; None where that was not asked for
-    in_part   jobs that were run again, and of which not all is kept that a run can be compared with
+    in_part   jobs that were run again, but of which not everything is kept that could be compared
     signed_by the public key, in hex, that an exported file says it is signed with
     checked   whether that signature was asked for and proven
     """
@@ -167,7 +167,7 @@ def verify(path: Path | str, key: PublicKey | None = None) -> Report:
 def _replayed(log: AuditedLog, job: str) -> Audited | None:
     """Replay one job, once more where it was sealed or erased at the same time; None where its content is erased.
 
-    What the database says against one job is a fault of that job, unless it may answer later.
+    A database error at one job is a fault of that job, unless it is transient.
     """
     try:
         row = log.row(job)
@@ -185,7 +185,7 @@ def _replayed(log: AuditedLog, job: str) -> Audited | None:
 
 def _compared(log: AuditedLog, row: JobRow) -> Audited:
     """Replay one job, and compare it with its listing where no append came between the two readings."""
-    job, snapshot = row.job, log.snapshot(row.job)  # the log is read last: it goes beyond both
+    job, snapshot = row.job, log.snapshot(row.job)  # the log is read last, so it has both
     audited = replay(job, log.read(job), snapshot)
     # A listing that is behind its log at rest fails in `read`.
     settled = audited.events == row.head.sequence

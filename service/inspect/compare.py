@@ -1,4 +1,4 @@
-"""Comparing jobs by their logs, and a job with what its request gives when it is run once more."""
+"""Compares jobs by their logs, and a job with a second run of its request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_in(log: EventLog, job: str, level: str = LEVELS[0]) -> Run:
     """The run of a job, from its log, for a comparison from `level` on.
 
     Errors: UnknownJob, CorruptRecord, and what the fold finds broken; EvidenceSealed where the log is sealed and the
-    level is about what no reader was shown.
+    level needs evidence that it no longer has.
     """
     if level in SHOWN:
         return shown(transcript_of(log, job))
@@ -84,7 +84,7 @@ def reexecuted(log: EventLog, model: Model, job: str, level: str = LEVELS[0], ru
 def against_reexecution(log: EventLog, model: Model, job: str, level: str = LEVELS[0]) -> Verdict:
     """The verdict on a job and its request run again, from `level` on.
 
-    Of a job that somebody ended, or a fault, the steps before are compared: its end is none of the request's.
+    Of a job that was cancelled or failed only the steps are compared: the request did not decide its end.
     Errors: as `reexecuted`.
     """
     left = run_in(log, job, level)
@@ -136,12 +136,12 @@ def plain(verdict: Verdict) -> dict[str, Any]:
 
 
 def _by_itself(run: Run) -> bool:
-    """Whether the run came to an end that its request decides."""
+    """Whether the request itself decided the run's end."""
     return run.ending is not None and run.ending.finish in OWN_ENDS
 
 
 def _sides(found: Difference) -> list[str]:
-    """Both sides as texts; of long ones a part, in which they differ."""
+    """Both sides as texts; long ones are cut to the part where they differ."""
     texts = [side.hex() if isinstance(side, bytes) else str(side) for side in (found.left, found.right)]
     parting = next((place for place, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), 0)
     begin = max(0, parting - SIDE_MAX // 2) if max(map(len, texts)) > SIDE_MAX else 0

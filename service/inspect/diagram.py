@@ -85,7 +85,7 @@ height="{CANVAS.y}" role="img" aria-label="The states of a decodelog job and wha
 
 
 def as_svg() -> str:
-    """The same table drawn. What every live state takes alike is drawn once, from the frame around them."""
+    """The same table drawn. Triggers that every live state takes alike are drawn once, from the frame around them."""
     own: dict[tuple[Status, Status], list[Trigger]] = defaultdict(list)
     shared: dict[Status | None, list[Trigger]] = defaultdict(list)
     for trigger in Trigger:

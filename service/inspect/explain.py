@@ -1,4 +1,4 @@
-"""Why a token is what it is: one decision of a job, told from its log alone."""
+"""Why a token was chosen: one decision of a job, explained from its log alone."""
 
 from __future__ import annotations
 

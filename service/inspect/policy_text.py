@@ -47,7 +47,7 @@ def effects(place: Place, token: int) -> list[dict[str, Any]]:
 
 
 def removers(place: Place, token: int) -> Iterator[str]:
-    """What is sure to remove a token here, whatever the scores are."""
+    """The transforms that remove a token here whatever the scores are."""
     if place.step < place.spec.min_new_tokens and token in place.spec.ending_ids:
         yield "min_new_tokens"
     for transform in place.spec.envelope.policy.transforms:

@@ -1,4 +1,4 @@
-"""Running the jobs of an audit again: what differs is a fault, and what could not be run is named."""
+"""Runs the jobs of an audit again: a difference is a fault, and jobs that could not be run are named."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _lose(place: Rebuild, held: Job, store: Store, batcher: Batcher) -> None:
 
 
 def _check(state: State) -> None:
-    """Refuse a run that calls put an end to. One that failed and was made again is no matter: its rows are the same.
+    """Refuse a run that ended by failed calls. A failed call that was repeated does not matter: its rows are the same.
 
     Scores that are not finite are what the model gives; the comparison then says that the first run had others.
     """

@@ -28,7 +28,7 @@ POLL_S = 0.02
 
 
 class Narrator(Protocol):
-    """Hears what happens, in words and as the text that becomes durable."""
+    """Shows what happens, in words and as the text that becomes durable."""
 
     def tell(self, words: str) -> None: ...
 
@@ -115,7 +115,7 @@ def committed_twice(log: EventLog, job: str) -> int:
 
 
 def repeated(events: Iterable[Event]) -> int:
-    """Commits too many: of an output number that was committed before, or of a receipt that was."""
+    """Surplus commits: of an output number or of a receipt that was committed before."""
     outputs: Counter[int] = Counter()
     receipts: Counter[bytes] = Counter()
     receipt = b""

@@ -1,4 +1,4 @@
-"""Caches that are kept on disk of jobs that nobody will go on with, as somebody else than their worker ended them."""
+"""Caches on disk whose jobs were ended by something other than their worker, so that nothing will use them again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...fsm.ports import EventLog, JobRow
 def left_over(log: EventLog, directory: Path) -> list[str]:
     """Ended jobs of this log that `directory` still has caches of, oldest first.
 
-    What lies there of jobs that the log does not know may be another database's.
+    Caches of jobs that the log does not know may belong to another database.
     """
     if not (folders := {path.stem for path in directory.iterdir()}):  # one that is being removed has a suffix
         return []

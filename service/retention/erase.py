@@ -27,9 +27,9 @@ def check_ended(rows: Sequence[JobRow]) -> None:
 
 
 def erase(log: SealableLog, job: str, cache_dir: Path | None = None) -> Erased:
-    """Erase the content of one job, and before it the cache that was kept of it under `cache_dir`.
+    """Erase the content of one job, after its cache under `cache_dir`.
 
-    What the database file still holds of it goes with `KeepsLogs.scrub`, once for many jobs.
+    The bytes that the database file still holds are removed by `KeepsLogs.scrub`, once for many jobs.
     Errors: those of `KeepsLogs`, and CacheInUse where the cache cannot be removed; then the job is not erased.
     """
     if cache_dir is not None:

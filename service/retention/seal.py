@@ -37,7 +37,7 @@ class Sealed(NamedTuple):
 
 
 def seal(log: SealableLog, job: str) -> Sealed:
-    """Seal one job's log, once its audit has found no fault and what was sealed reads as what was there.
+    """Seal one job's log, once its audit has found no fault and the sealed form reads the same as the log.
 
     Errors: UnknownJob, JobNotEnded, ContentErased, SealRefused; nothing has changed then.
     """
@@ -95,7 +95,7 @@ class Once:
 
 
 def difference(job: str, whole: Transcript, records: list[Record], one: Stored) -> str:
-    """What of a log its sealed form would not say, empty where there is nothing."""
+    """The first thing that the sealed form would lose; empty where it loses nothing."""
     try:
         again = list(sealed.records(job, one))
         read = transcript(again)

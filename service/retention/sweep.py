@@ -63,7 +63,7 @@ def erase_all(log: SealableLog, jobs: Iterable[str], hear: Heard, cache_dir: Pat
     """Erase these jobs, and have the database give up the bytes of all that was erased; False where it cannot yet.
 
     `hear` is told each job, or why it was refused. The bytes may be those of an earlier erasure, whose command was
-    killed or found a reader in the way: so they are asked for also where nothing is erased now.
+    killed or blocked by a reader: so this is done even where nothing is erased now.
     """
     try:
         for job in jobs:

@@ -1,4 +1,4 @@
-"""Reading jobs from the log alone: no model, no tokenizer, no lock on anybody's work."""
+"""Reads jobs from the log alone: no model, no tokenizer, and no lock that could hold up a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's text on its way to one reader, whichever way it arrives."""
+"""A job's text for one reader, whether it comes from the worker or from the log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .reading import Follower
 class Stream:
     """Hands all text to `write` once and in order, from the worker of this process or from the log.
 
-    What the worker publishes is durable, so the log can always fill in what somebody else's tenure has added. It is
+    What the worker publishes is durable, so the log can always fill in what another worker's tenure has added. It is
     read once at the beginning; later a gap is seen by its text and its tokens, which every emission counts.
-    `write` may raise what it likes: the emission then counts as handed over.
+    If `write` raises, the emission counts as handed over.
     """
 
     def __init__(self, log: EventLog, job: str, write: Callable[[Emission], None]) -> None:

@@ -1,4 +1,4 @@
-"""The text of several jobs on its way to one reader: one job after another, though they run side by side."""
+"""The text of several jobs for one reader: one job after another, though they run side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .stream import Stream
 class Turns:
     """Hands the jobs' text to `write` in the order of `jobs`. What comes before its turn waits in the log.
 
-    `write` is told the job with each emission, and may raise what it likes.
+    `write` gets the job with each emission, and may raise.
     """
 
     def __init__(self, log: EventLog, jobs: Sequence[str], write: Callable[[str, Emission], None]) -> None:

@@ -29,7 +29,7 @@ def attached(
 ) -> Admission:
     """Attach a submission to the job that holds its idempotency key, or else its name; another request is refused.
 
-    So is the same request where the job's content is erased: it has nothing to give, and nothing runs twice.
+    The same request is refused too where the job's content is erased: there is no result, and nothing runs twice.
     """
     if held_identity == identity:
         if held_erased:

@@ -1,4 +1,4 @@
-"""An append on its way in: its bytes, its digests, and what becomes of it where the log does not just take it."""
+"""An append on its way in: its bytes, its digests, and its outcome where the log does not simply take it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Tenancy(NamedTuple):
 
 
 def refusal(offered: Offer, job: Tenancy, before: bytes | None, there: Stored | None) -> AppendResult | None:
-    """What became of an append that was not taken; None where nothing speaks against it.
+    """The outcome of an append that was not taken; None where nothing prevents it.
 
     before   the digest that the log has at the expected sequence, None where no append ends there
     there    the append that follows it in the log, if any

@@ -61,8 +61,8 @@ THERE = (Outcome.APPENDED, Outcome.DUPLICATE)
 class PostgresAppender:
     """Takes every offer that finds its job as expected in one statement, then looks at each of the others.
 
-    Remembers the ids of the jobs' rows while they go on, and of too many only those of the newest batch: of a job that
-    somebody else has by now, no append may ever come.
+    Remembers the ids of the jobs' rows while they run. Where these become too many it keeps those of the newest batch
+    alone, since a job that another worker took over never appends here again.
     """
 
     def __init__(self, database: Database) -> None:
@@ -70,7 +70,7 @@ class PostgresAppender:
         self._ids: dict[str, int] = {}
 
     def __call__(self, offers: list[Offer]) -> Durable:
-        # One round trip is all there is to it, and all of it is a wait.
+        # The whole append is one round trip, and all of that is waiting.
         return partial(self._append, offers)
 
     def _append(self, offers: list[Offer]) -> list[AppendResult]:

@@ -1,7 +1,7 @@
 """One append at a time, with its job's row locked: take it, or say what it found instead.
 
-The slow way. `sqlite_log` and `postgres_log` take a whole batch at once where every job is as the batch expects it,
-and leave the rest to this.
+The slow path. `sqlite_log` and `postgres_log` take a whole batch at once where every job is as the batch expects it,
+and use this for the rest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def surroundings(job: str, rows: Iterable[Stored], sequence: int) -> tuple[bytes
 
 
 def settle(connection: Connection, database: Database, offered: Offer) -> AppendResult:
-    """Append one offer, or find out why not; a refusal that must be known later is recorded."""
+    """Append one offer, or find out why not; refusals that matter later are recorded."""
     append = offered.append
     if (found := place(connection, append.job)) is None:
         return AppendResult(Outcome.UNKNOWN, EMPTY_HEAD, f"there is no job {append.job}")
@@ -70,7 +70,7 @@ def settle(connection: Connection, database: Database, offered: Offer) -> Append
         sound_head(append.job, found.job.head)
         before, there = surroundings(append.job, walk(connection, found.tail, sequence), sequence)
         refused = refusal(offered, found.job, before, there)
-    except CorruptRecord as problem:  # the damage of one log does not keep the others from growing
+    except CorruptRecord as problem:  # damage to one log does not stop the others from growing
         return AppendResult(Outcome.CONFLICT, found.job.head, str(problem))
     if refused is None:
         add(connection, database, found, offered)

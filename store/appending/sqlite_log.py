@@ -38,7 +38,7 @@ class Unexpected(Exception):
 class SqliteAppender:
     """Takes a batch whole where every job is as expected, else offer by offer in another transaction.
 
-    Remembers where the logs that it appends to end, and of too many only those of the newest batch. A wrong memory only
+    Remembers where the logs that it appends to end; of too many, only those of the newest batch. A stale entry only
     costs time: the statement compares it with the job's row.
     """
 

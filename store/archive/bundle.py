@@ -109,7 +109,7 @@ def write(
 class Bundle:
     """A bundle as a log that can be read and audited.
 
-    faults      what is wrong with the file; what its logs say is for the audit
+    faults      what is wrong with the file; its logs are the audit's business
     digest      of all of it, empty where it is not what was written
     signature   of the digest, as it stands there; None where there is none
     """
@@ -125,7 +125,7 @@ class Bundle:
         self.digest = "" if survey.faults else survey.digest
         self.signature = survey.signature
         self._standing = survey.standing
-        # A name that stands there twice is a fault; it is the first one that is read.
+        # A name that occurs twice is a fault; the first one is read.
         self._named = {log.job: (log, place) for log, place in reversed(survey.logs)}
 
     def logs(self, job: str | None = None) -> Iterator[StoredLog]:
@@ -146,7 +146,7 @@ class Bundle:
         return records(job, self._appends(self._find(job)[1]), 0)
 
     def snapshot(self, job: str) -> None:
-        """A bundle has none to begin a load with."""
+        """None: a bundle has no snapshot to begin a load with."""
 
     @property
     def standing(self) -> Standing | None:
@@ -274,7 +274,7 @@ def _is_name(job: str) -> bool:
 
 
 def _pack(value: Any) -> bytes:
-    # Text that a damaged database has, and that is no UTF-8, stays the bytes that it is.
+    # Text of a damaged database that is not UTF-8 stays as bytes.
     return packb(value, unicode_errors="surrogateescape")  # type: ignore[no-any-return]
 
 
@@ -284,7 +284,7 @@ def _most(kind: int) -> int:
 
 
 def _unpack(body: bytes, longest: int = SHORT) -> Any:
-    """What a body says, with tuples for lists; None for one that says nothing. `longest` as in `unpacked`."""
+    """The value in a body, with tuples for lists; None where it cannot be unpacked. `longest` as in `unpacked`."""
     try:
         return unpacked(body, longest, unicode_errors="backslashreplace")
     except (ValueError, TypeError, LookupError):
@@ -300,7 +300,7 @@ def _fields(value: Any, *types: type | UnionType) -> bool:
 
 
 def _row(body: bytes) -> Stored | None:
-    """An append, whatever its columns hold: that is for the audit."""
+    """An append, whatever its columns hold: the audit checks that."""
     value = _unpack(body)
     return Stored(*value) if _fields(value, *(object,) * len(Stored._fields)) else None
 
@@ -327,7 +327,7 @@ def _log(body: bytes) -> StoredLog | None:
 
 
 def _facts(row: JobRow | None) -> tuple[Any, ...] | None:
-    """What a bundle says of a job beside its head; not who works on it, nor when it ended."""
+    """What a bundle states about a job apart from its head; not who works on it, nor when it ended."""
     if row is None:
         return None
     told = row.identity, row.model, row.status, row.finish, row.prompt, row.output, row.created_ms

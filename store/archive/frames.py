@@ -28,7 +28,7 @@ _HEAD_BYTES = _HEAD.size + _CHECK.size
 
 
 class Frame(NamedTuple):
-    """A frame as it is stored from byte `offset` on; of kind LOST its body says in words why it cannot be read."""
+    """A frame as it is stored from byte `offset` on; the body of a LOST one says in words why it cannot be read."""
 
     offset: int
     kind: int

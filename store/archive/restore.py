@@ -132,11 +132,11 @@ class DatabaseRestore:
             "lease_until_ms": None,
         }
         if row.finish is None:
-            # A fence grows: whoever held the job before, here or where the file is from, stays kept out.
+            # A fence grows: whoever held the job before, here or where the file comes from, stays locked out.
             held = connection.scalar(select(jobs.c.fence).where(jobs.c.id == job_id)) or 0
             fence = max(held, row.fence) + 1
         else:
-            fence = rows[-1].fence  # as where the job ended: its end keeps everybody out
+            fence = rows[-1].fence  # as in the file: the job has ended, so nobody can append anyway
         changed = end | head | {"fence": fence}
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(changed))
         return len(rows)

@@ -1,7 +1,7 @@
-"""Bells: how a process hears that another one has done something in the database.
+"""Bells: how a process notices that another one has changed the database.
 
-PostgreSQL tells whoever listens. SQLite tells nobody, but counts the changes of a file, and the count is read from
-memory that is shared: asking for it every few milliseconds costs next to nothing.
+PostgreSQL notifies its listeners. SQLite does not, but counts the changes of a file, and the count is read from shared
+memory: polling it every few milliseconds costs next to nothing.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class SqliteBell:
 
 
 class PostgresBell:
-    """Rings where somebody has notified; after a lost connection it rings once, for what it may have missed.
+    """Rings for each notification; after a lost connection it rings once, for what it may have missed.
 
-    Behind a pooler nobody can be told anything: what listens is whatever server connection had that transaction. So it
-    does not ring there, and whoever waits looks for himself, unless the URL says where one can listen (`listen`).
+    LISTEN does not work through a pooler: the listener would be whichever server connection had that transaction. So it
+    does not ring there and waiters have to poll, unless the URL says where one can listen (`listen`).
     """
 
     def __init__(self, url: URL) -> None:
@@ -135,7 +135,7 @@ class PostgresBell:
 
 
 def bell_of(database: Database) -> Bell:
-    """A bell of the caller's own for what others do in a database."""
+    """A new bell for the caller, for what others do in a database."""
     if database.file is not None:
         return SqliteBell(SqliteFile(database.file.path, database.name))
     return PostgresBell(database.url)

@@ -66,9 +66,9 @@ class DatabaseInbox:
         return [Command(*row[1:]) for row in found if row.command_id is not None and row.job in jobs]
 
     def _answer(self, ids: Sequence[int]) -> None:
-        """Settle commands that nobody answered before their jobs ended: by how these did.
+        """Settle commands that were not answered before their jobs ended, with how the jobs ended.
 
-        Else each look would meet them again, for as long as the database is used.
+        Otherwise every poll would find them again, for as long as the database is used.
         """
         finish = select(jobs.c.finish).where(jobs.c.id == inbox.c.job_id).scalar_subquery()
         mine = select(inbox.c.id).where(inbox.c.id.in_(ids), inbox.c.outcome.is_(None))

@@ -80,7 +80,7 @@ class DatabaseLeases:
             return frozenset(connection.scalars(owned))
 
     def waiting(self, jobs: Collection[str] | None, exclude: Collection[str]) -> bool:
-        # Ordered by id as the index of live jobs is, so that the first entry of that index answers.
+        # Ordered by id like the index of live jobs, so that the first entry of that index is the answer.
         live = select(table.c.id).where(LIVE, *among(jobs), table.c.job.not_in(exclude)).order_by(table.c.id).limit(1)
         with self._database.single() as connection:
             return connection.scalar(live) is not None
@@ -94,9 +94,9 @@ class DatabaseLeases:
 def cautious(
     query: Select[tuple[int]], caution: Caution, worker: str, now_ms: ColumnElement[int], limit: int
 ) -> list[Select[tuple[int]]]:
-    """The choices to make, one after the other until one finds a job: a suspect alone, else ordinary jobs.
+    """The queries to try, one after the other until one finds a job: a suspect alone, else ordinary jobs.
 
-    Those that are known are few and have an index, and so have those whose owner is gone, which this claim will count.
+    Known suspects are few and have an index, and so do jobs whose owner is gone, whose stall this claim will count.
     """
     stalls, mine = stalling(worker), table.c.owner == worker  # by a claim whose answer was lost
     ordinary = query.where(or_(and_(table.c.stalled == 0, not_(stalls)), mine)).limit(limit)
@@ -118,7 +118,7 @@ def stalling(worker: str) -> ColumnElement[bool]:
 
 
 def judged(worker: str, now_ms: ColumnElement[int], caution: Caution) -> dict[str, Any]:
-    """What a claim finds out about the tenure before, and what follows from it; see `stalls`."""
+    """What a claim finds out about the previous tenure, and what follows from that; see `stalls`."""
     delay_ms = caution.delay_ms
     stalled = case(
         (table.c.output > table.c.claimed_output, 0), (stalling(worker), table.c.stalled + 1), else_=table.c.stalled

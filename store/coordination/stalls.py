@@ -2,7 +2,7 @@
 
 A tenure stalls that ends without a release and has brought no token, however far it came: a process may die of a job
 while it loads the model, or compiles the grammar. Nobody sees it end; the next claim does, which counts it in the
-statement that it is anyway. Where somebody asked for the job by name, he sees what it does to his process: that tenure
+statement that it is anyway. Whoever asks for a job by name sees what it does to the process: that tenure
 is not counted.
 """
 

@@ -57,12 +57,12 @@ class Database:
         self.driver = Driver(name, self._transactions, self._problem, busy_timeout_ms / 1000, there)
 
     def there(self) -> None:
-        """DatabaseMoved where others who open the database by its name do not find what this process writes."""
+        """DatabaseMoved where the database's name no longer leads to the files that this process writes."""
         if self.file is not None:
             self.file.check()
 
     def keeps(self) -> None:
-        """DatabaseNotDurable where the server can take back what it acknowledges; known once it is connected to."""
+        """DatabaseNotDurable where the server can lose acknowledged commits; known once it is connected to."""
         if self.server is not None and self.server.standing is not None and (lacking := self.server.standing.unkept):
             raise DatabaseNotDurable(self.name, lacking)
 
@@ -85,8 +85,8 @@ class Database:
     def transaction(self, operation: str | None = None) -> Iterator[Connection]:
         """A transaction that is committed at the end, or leaves no trace; `operation` names its points.
 
-        One that has a name is refused where an answered commit can be lost (DatabaseNotDurable); and where it went into
-        a file that is gone from its place, that is raised after it (DatabaseMoved).
+        With a name it is refused where an acknowledged commit can be lost (DatabaseNotDurable). If it was written to a
+        file that is gone from its place, DatabaseMoved is raised after it.
 
         SQLite takes the write lock at its start: a transaction that turns to writing later is refused at once, however
         long the timeout, where another one has written meanwhile.
@@ -136,7 +136,7 @@ class Database:
             yield
         except (exc.DBAPIError, exc.TimeoutError, sqlite3.Error, psycopg.Error) as error:
             if isinstance(error, exc.DBAPIError) and (error.connection_invalidated or read_only(error)):
-                self.close()  # the other connections are as lost, and are made anew
+                self.close()  # the other connections are lost as well, and are replaced
             raise self._problem(error) from error
 
     def now_ms(self) -> ColumnElement[int]:
@@ -146,7 +146,7 @@ class Database:
         return sql_cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
     def write_ahead(self) -> None:
-        """Have SQLite write ahead, which its file remembers; only for a database that is known to be this program's."""
+        """Switch SQLite to a write-ahead log, which its file remembers; only for a database that is this program's."""
         if not self.sqlite:
             return
         for _ in range(WRITE_AHEAD_TRIES):
@@ -168,11 +168,11 @@ class Database:
 
 
 def nothing() -> None:
-    """A server's database cannot be taken from its place while it is connected to."""
+    """Nothing to check: a server's database cannot be moved away while there are connections to it."""
 
 
 def secrets(url: URL) -> tuple[str, ...]:
-    """What of a URL no message may have."""
+    """The parts of a URL that no message may contain."""
     options = (value for name, value in url.query.items() if redacted_url(f"?{name}=x") != f"?{name}=x")
     given = [url.password, *(each for value in options for each in ([value] if isinstance(value, str) else value))]
     return tuple(str(each) for each in given if each)

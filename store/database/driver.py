@@ -1,4 +1,4 @@
-"""SQLite's own driver under the appends: SQLAlchemy's way into a transaction takes longer than all of a small one."""
+"""SQLite's own driver, for the appends: SQLAlchemy takes longer to begin a transaction than a small one lasts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FOREIGN = (sqlite3.Error, exc.DBAPIError, exc.TimeoutError)
 class Driver:
     """Transactions one at a time, on a connection of `engine` that is kept for them. For any thread.
 
-    One append can follow the other without a gap, and SQLite lets nobody queue: it asks again now and then, and who
-    asks in between is lucky. So whatever else this process writes, its heartbeats first of all, goes `aside`.
+    Appends can follow each other without a gap, and SQLite has no queue: a waiter retries now and then, and gets
+    the lock only by luck. So whatever else this process writes, its heartbeats first of all, goes `aside`.
 
-    problem  says what a driver's error is in this program's terms
+    problem  translates a driver's error into this program's
     wait_s   how long one waits for the transaction before, at most
     there    called after each commit, before anybody is told of it; raises where the file is gone from its place
     """
@@ -123,7 +123,7 @@ class Transaction:
             self._end(error)
 
     def commit(self) -> None:
-        """Make it durable, or leave no trace. Errors: the store's; DatabaseMoved where it is durable for nobody."""
+        """Make it durable, or leave no trace. Errors: the store's; DatabaseMoved where the file it went to is gone."""
         try:
             self.cursor.execute("COMMIT")
             if self._driver is not None:

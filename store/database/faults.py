@@ -1,4 +1,4 @@
-"""What a driver's error is in this program's terms: one class for each cause, with what to do about that cause."""
+"""Translates drivers' errors: one class for each cause, with what to do about that cause."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ _POSTGRES: Final[dict[str, Kind]] = {
 }
 """SQLSTATE, or how it begins; the longest one that fits holds."""
 
-# The driver hands over no SQLSTATE where it gets no connection, only words. In another language they are not known,
-# and the server is unavailable.
+# Where it gets no connection the driver gives no SQLSTATE, only words. Words of another language are not recognised,
+# and the error is then that the server is unavailable.
 _NOT_CONNECTED: Final[tuple[tuple[re.Pattern[str], Kind], ...]] = tuple(
     (re.compile(words), kind)
     for words, kind in (

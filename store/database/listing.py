@@ -1,4 +1,4 @@
-"""A job's listing, from its row, and what is wrong with a row that nothing here wrote."""
+"""A job's listing, from its row, and what is wrong with a damaged row."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def job_row(row: Any) -> JobRow:
 
 
 def sound_rows(rows: Iterable[Any]) -> Iterator[JobRow]:
-    """The listings of those rows that nothing is wrong with: one that is damaged keeps no one from the others."""
+    """The listings of the sound rows: a damaged one does not hide the others."""
     for row in rows:
         try:
             yield job_row(row)

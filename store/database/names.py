@@ -1,4 +1,4 @@
-"""From a text to the URL of a database: what cannot be one is refused with the reason, before anything is opened."""
+"""Parses the URL of a database: anything else is refused with the reason, before anything is opened."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _sqlite_path(url: str, rest: str) -> str:
 
 
 def not_there(name: str, file: str) -> Problem | None:
-    """What is said of a SQLite file that is not there; None where it is."""
+    """The message for a SQLite file that does not exist; None where it does."""
     if os.path.exists(file):
         return None
     folder = os.path.dirname(os.path.abspath(file))

@@ -1,4 +1,4 @@
-"""The server of a PostgreSQL database, as its connections find it: whether its commits last, and what is before it.
+"""The server of a PostgreSQL database, as its connections find it: whether commits last, and whether there is a pooler.
 
 A pooler that gives each transaction another server connection keeps neither prepared statements nor settings of a
 session together. It is known by the number of the process that serves the connection: a pooler makes one up, so that
@@ -51,7 +51,7 @@ class Standing(NamedTuple):
 
     @property
     def lacking(self) -> str:
-        """What lets a crash take back an answered commit, and that no session can turn on; empty for nothing."""
+        """The settings that let a crash undo an acknowledged commit and that no session can change; empty for none."""
         off = [name for name in ("fsync", "full_page_writes") if getattr(self, name) == "off"]
         return f"{' and '.join(off)} {'is' if len(off) == 1 else 'are'} off" if off else ""
 

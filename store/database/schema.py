@@ -57,7 +57,7 @@ def upgrade(url: str) -> str:
     """Bring the database to this program's schema, creating a SQLite file where there is none; returns the revision.
 
     All in one transaction that only one process can be in: a failure leaves everything as it was, and upgrading what
-    is up to date changes nothing. A SQLite file then remembers to write ahead. A schema of a later release is
+    is up to date changes nothing. A SQLite file is switched to a write-ahead log. A schema of a later release is
     SchemaNewer.
     """
     from alembic import command

@@ -1,4 +1,4 @@
-"""How a database stands: what it does for a commit to last, and what whoever runs it should know."""
+"""The settings of a database: whether its commits last, and what its operator should know."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Found(NamedTuple):
 
     name       the database, without a password
     settings   its own, as they hold for what this program writes
-    lacking    what lets a crash take back an answered commit; empty for nothing
+    lacking    what lets a crash undo an acknowledged commit; empty for nothing
     declared   whether that is permitted, by a setting of the database or the role
     notes      what else there is to know
     """
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
 
 def standing(url: str) -> Found:
-    """Look at a database. Errors: the store's."""
+    """Examine a database. Errors: the store's."""
     with connected(url) as database, database.single() as connection:
         if (server := database.server) is None or (seen := server.standing) is None:
             names = ("journal_mode", "synchronous")

@@ -1,7 +1,7 @@
-"""The file of a SQLite database: made for its owner alone, and found again under its name for as long as it is open.
+"""The file of a SQLite database: created for its owner alone, and checked to be in its place for as long as it is open.
 
-SQLite goes on for hours with files that nobody can open any more: whoever removes a database, or puts another one in
-its place, leaves to those who have it open what they had. What they commit then is lost with them.
+SQLite goes on for hours with files that nobody can open any more: when a database is removed or replaced, processes
+that have it open keep the old files, and what they commit then is lost with them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SqliteFile:
 
     name     what messages call the database
     create   whether a file that is not there is made
-    frozen   read as it lies, without a lock: this process may not write there, and nobody has it open
+    frozen   read without a lock: this process may not write there, and nobody has it open
     """
 
     def __init__(self, path: str, name: str, create: bool = False) -> None:
@@ -74,7 +74,7 @@ class SqliteFile:
         return connection
 
     def check(self) -> None:
-        """DatabaseMoved unless those who open the file by its name find what this process writes. Two calls of stat."""
+        """DatabaseMoved unless the file's name still leads to the files that this process writes. Two calls of stat."""
         if self._identity is None:
             return
         self._held_to(identity(self.path))
@@ -92,11 +92,11 @@ class SqliteFile:
         self.frozen = False
 
     def unfrozen(self) -> bool:
-        """Whether somebody has come to write since the file was opened to be read as it lies."""
+        """Whether a writer has appeared since the file was opened to be read without a lock."""
         return self.frozen and (self._stamp != stamp(self.path) or bool(size(self._log_path)))
 
     def problem(self, code: int, reason: str) -> Problem | None:
-        """What the file system says about an error of SQLite; None where it says nothing.
+        """What the file system shows to be the cause of an error of SQLite; None where it shows nothing.
 
         code   SQLite's, without its extension
         """
@@ -135,7 +135,7 @@ class SqliteFile:
             raise (DatabaseFull if error.errno in _NO_ROOM else DatabaseUnavailable)(self._name, reason) from error
 
     def _opened(self, timeout_s: float) -> sqlite3.Connection:
-        """Open it as this process may: to write; to read beside those who write; or as it lies, where nobody does."""
+        """Open it to write, or to read beside writers, or without a lock if there are no writers."""
         connection = self._open("mode=rw", timeout_s)
         try:
             connection.execute(PROBE).fetchone()
@@ -176,9 +176,9 @@ def identity(path: str) -> Identity | None:
 
 
 def check_no_log(name: str, path: str) -> None:
-    """LogLeftBehind where a file that is to be made at `path` would find the log of one that was there.
+    """LogLeftBehind where a new file at `path` would find the write-ahead log of an earlier one.
 
-    SQLite takes any log for that of the file beside it, and writes its pages into it.
+    SQLite takes any log for that of the file beside it, and would write the log's pages into the new file.
     """
     for log in (f"{path}-wal", f"{path}-journal"):
         if size(log) and not os.path.exists(path):  # asked last: who makes the file makes its log after it

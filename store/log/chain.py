@@ -44,7 +44,7 @@ def content(key: bytes, payload: bytes) -> bytes:
 
 
 def following(before: bytes, row: Stored) -> bytes | None:
-    """The whole digest after a row; None where the row is not what it was taken of."""
+    """The whole digest after a row; None where the row has been changed."""
     first, _, _, key, mark, payload = row
     if len(mark) not in MARKS:
         return None

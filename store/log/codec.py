@@ -117,7 +117,7 @@ def _unpacked(payload: bytes) -> Any:
 
 
 def undecodable(listed: Any, job: str, first: int, problem: Exception) -> CorruptRecord | UnknownWireTag:
-    """Say what is wrong with what did not decode, and at which event."""
+    """The error for a payload that did not decode, at the event where that happened."""
     try:
         wire = [fields[0] for fields in listed]
     except (ValueError, TypeError, LookupError):

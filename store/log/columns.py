@@ -1,4 +1,4 @@
-"""Steps as columns: what a caller can see of a run of ordinary steps, numbers of one kind beside each other."""
+"""Steps as columns: what a caller can see of a run of ordinary steps, with numbers of one kind side by side."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def written(steps: Sequence[TokenStep]) -> Columns:
 
 
 def read(columns: Sequence[Any]) -> Iterator[ThinnedStep]:
-    """The steps, thinned, some at a time; floats bit for bit. Any error says that nothing here wrote these columns."""
+    """The steps, thinned, some at a time; floats bit for bit. Any error means that these columns are damaged."""
     size, lanes, output, branches, kinds, places, supports, raws, crossed, beside = columns
     alternatives = repeat(()) if beside is None else _alternatives(beside, size)
     for start in range(0, size, BLOCK):
@@ -67,7 +67,7 @@ def _alternatives(columns: Sequence[Any], size: int) -> Iterator[tuple[Alternati
     """What stands beside each step."""
     sizes, kinds, places, raws, crossed = columns
     counts = _words(sizes, size)
-    # A sum of numbers that a forger chose may be any, so each is held to the bound first.
+    # A sum of forged numbers may be anything, so each number is checked against the bound first.
     if int(counts.max(initial=0)) > LOGPROBS_TOP_MAX:
         raise ValueError(f"a step has {counts.max()} alternatives, and the maximum is {LOGPROBS_TOP_MAX}")
     total, at = int(counts.sum()), 0

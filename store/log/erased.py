@@ -2,8 +2,8 @@
 
 An append with content keeps its place and its digest; its key is empty, and its payload is the digest of what was
 there. Tenures and the end stay readable where they are appends of their own. A sealed log keeps its key, and the digest
-of its payload. A row that is damaged, with values of other types too, loses what it has all the same: its payload
-becomes a digest that its own is not taken of, so that an audit names it as before.
+of its payload. A damaged row, with values of wrong types too, loses its content all the same: its payload becomes a
+digest that does not match its own, so that an audit names it as before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The body of a sealed log, read item by item as it is decompressed: a few bytes can be compressed from very many.
 
-Nothing is taken at its word: a size is held to what comes, a list to what it may have, and a value to its type, each
-before room is made for it.
+Nothing stated is trusted: a size is checked against the data, a list against its bound and a value against its type,
+each before memory is allocated for it.
 """
 
 from __future__ import annotations

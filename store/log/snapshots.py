@@ -1,8 +1,8 @@
-"""Logical snapshots in a database: rows that let a load begin where a job stood a while ago.
+"""Logical snapshots in a database: rows that let a load begin at a recent state of a job.
 
 A job's rows are a chain. Each adds the token ids since the one before it, so a token is written once; the newest few
 also hold the state there. A row's link is a digest of the link before it and of what it adds, a state is bound to the
-link of its row. What does not join is not used: a load then begins elsewhere, or at the log's start.
+link of its row. What does not fit is not used: a load then begins elsewhere, or at the log's start.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class DatabaseSnapshots:
         mine = table.c.job_id == job_id
         last = connection.execute(select(table.c.link, table.c.output).where(mine, table.c.sequence == after)).first()
         link, before = (origin(snapshot.state.spec.job), 0) if last is None else (last.link, last.output)
-        # What lies beyond the row that this tenure went on from was not of use to it.
+        # Rows beyond the one that this tenure began from were of no use to it.
         connection.execute(delete(table).where(mine, table.c.sequence > (0 if last is None else after)))
         connection.execute(insert(table).values(job_id=job_id, **row_of(snapshot, before, link)._asdict()))
         past = select(table.c.id).where(mine, table.c.state.is_not(None)).order_by(table.c.sequence.desc())

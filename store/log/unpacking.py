@@ -1,8 +1,8 @@
 """Unpacking: msgpack that anybody may have written, as values, in bounded memory.
 
-A list says how long it is before its values come, and room is made for what it says; a byte can stand for a value of
-some dozens. So what is longer than a step's record is gone over first without making anything of it, and the values
-are counted as they are made. Nothing here is ever written as a map or an extension, and those are refused.
+A list states its length before its values, and memory is allocated for that; a single byte can stand for a value of
+some dozens. So anything longer than a step's record is scanned first without building values, and the values are
+counted as they are built. Nothing here is ever written as a map or an extension, and those are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgpack import Unpacker, UnpackException, unpackb
 from ...fsm.limits import PROMPT_ENTRIES_MAX
 
 STEP_BYTES: Final = 4096
-"""What is no longer than this cannot do harm, and is most of what is read: a step with alternatives fits."""
+"""Anything up to this size is harmless, and most of what is read is: a step with alternatives fits."""
 
 SHORT: Final = 4096
 """Values in one list that are few: msgpack nests a thousand deep, so room for some 32 MiB can be asked for."""

@@ -1,4 +1,4 @@
-"""Walk: a job's appends by their links, from the newest back to an anchor or the first."""
+"""Walk: follow a job's appends by their links, from the newest back to an anchor or the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store in this process's memory: the same promises as a database, except that it ends with the process."""
+"""A store in this process's memory: the promises of a database, except that it ends with the process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The audit of what is stored, row by row: chain, gaps, duplicates, fences, payloads, and the heads in the jobs' rows.
 
 It goes on after a fault, so that one damaged byte is one fault and not the end of the audit. What the events say, and
-whether they may follow one another, is for the fold to judge.
+whether they may follow one another, is checked by the fold.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def faults(log: StoredLog, walk: Walk) -> Iterator[tuple[int, str, str]]:
         yield from _listed(log.row, walk)
         if walk.erased:
             yield from _left(log.row, walk)
-    # Nobody claims a job that has ended, so its fence is still that of whoever ended it.
+    # An ended job is never claimed, so its fence is still that of the tenure that ended it.
     if log.row is not None and log.row.finish is not None and sequence == head.sequence and walk.fence < log.fence:
         detail = f"the append that ended the job has fence {walk.fence}, and the job's row {log.fence}"
         yield sequence, "fence", detail
@@ -122,7 +122,7 @@ def faults(log: StoredLog, walk: Walk) -> Iterator[tuple[int, str, str]]:
 
 
 def _left(row: JobRow, walk: Walk) -> Iterator[tuple[int, str, str]]:
-    """What cannot be so of a job whose content is erased; of another one the replay compares it with the log."""
+    """Contradictions of a job whose content is erased; for other jobs the replay compares row and log."""
     at, end = walk.sequence, walk.end
     if not IDENTITY.fullmatch(row.identity):
         yield at, "listing", f"the job's row has identity {row.identity!r}"
@@ -141,7 +141,7 @@ def _left(row: JobRow, walk: Walk) -> Iterator[tuple[int, str, str]]:
 
 
 def _listed(row: JobRow, walk: Walk) -> Iterator[tuple[int, str, str]]:
-    """What a database's row says of its log beside the head, and is not so."""
+    """False statements of a database's row about its log, the head aside."""
     if row.finish is None and (walk.erased or walk.sealed):
         done = "its content is erased" if walk.erased else "its log is sealed"
         yield walk.sequence, "listing", f"{done}, and the job has not ended"

@@ -1,7 +1,7 @@
-"""Integrity: what a database can say of itself, and what its tables hold that belongs to no job.
+"""Integrity: what a database reports about itself, and rows in its tables that belong to no job.
 
-Logs are proven by their chains (see `audit`). A page, an index or a table that is not what it was is none of theirs,
-and may still hide a job from whoever looks for it.
+Logs are proven by their chains (see `audit`). A damaged page, index or table is outside any chain, and may still hide
+a job from a reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Showing a database's rows as they are, also where part of it cannot be read: that is one job's damage, or none's.
+"""Shows a database's rows as they are, also where part of it cannot be read: such damage is one job's, or no job's.
 
 Most logs are read by one statement over all of them. Where the database breaks off, every job that has not been shown
 by then is read by itself, along its links, so that a damaged page costs the jobs that lie on it and no other.
@@ -86,7 +86,7 @@ class _Shown:
                 raise UnknownJob(job)
 
     def _noticing(self, stored: Iterable[Stored]) -> Iterator[Stored]:
-        """The same, noting where the database breaks off: whoever goes over these rows hears of it, and asks on."""
+        """The same rows, noting where the database breaks off; the error reaches the caller, who may go on."""
         try:
             with self._database.translated():
                 yield from stored

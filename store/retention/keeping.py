@@ -1,4 +1,4 @@
-"""What a store does to the logs of ended jobs, whichever kind of store it is."""
+"""What every kind of store does with the logs of ended jobs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class KeepsLogs(Protocol):
         """
 
     def seal(self, job: str, head: Head, row: Stored) -> bool:
-        """Put `row`, which stands for the whole log up to `head`, in the place of all of the job's appends.
+        """Replace all of the job's appends by `row`, which stands for the whole log up to `head`.
 
-        False where that has been done. Errors: UnknownJob, JobNotEnded, ContentErased, SealRefused.
+        False where that was done before. Errors: UnknownJob, JobNotEnded, ContentErased, SealRefused.
         """
 
     def erase(self, job: str) -> bool:
-        """Erase the content of a job's log (see `erased`); False where that has been done.
+        """Erase the content of a job's log (see `erased`); False where that was done before.
 
         Its row keeps name, identity, idempotency key, counts, times, finish and head. Errors: UnknownJob, JobNotEnded.
         """
@@ -38,7 +38,7 @@ class KeepsLogs(Protocol):
         """
 
     def scrub(self) -> bool:
-        """Have the database give up the bytes of what was erased; False where readers keep it from doing so."""
+        """Have the database overwrite the bytes of what was erased; False where readers prevent it."""
 
     def past_retention(self) -> list[str]:
         """Jobs whose content may not stay any longer, oldest first."""

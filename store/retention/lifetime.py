@@ -1,4 +1,4 @@
-"""How long a log stays, and how much of it, in a database: sealing, erasing, and what is due for either."""
+"""The lifetime of logs in a database: sealing, erasing, and what is due for either."""
 
 from __future__ import annotations
 

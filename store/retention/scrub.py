@@ -1,4 +1,4 @@
-"""Scrub: have a database give up the bytes of rows that are not there any more, as far as its readers let it."""
+"""Scrub: have a database overwrite the bytes of deleted rows, as far as its readers let it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _truncated(database: Database) -> bool:
 
 
 def _vacuumed(database: Database) -> bool:
-    """Vacuum PostgreSQL's tables once nobody sees what was there, or else for what that is worth."""
+    """Vacuum PostgreSQL's tables once no transaction sees the old rows; if one still does, for what can be cleared."""
     with database.single() as connection:
         now: int = connection.execute(NOW).scalar_one()
         for attempt in range(TRIES):

@@ -288,9 +288,10 @@ def search(decisions: list[IssueDecision], spec: Spec) -> Whole:
 
 @pytest.mark.contract("FSM-7", "OUT-2")
 @given(requests, st.lists(choices, min_size=12, max_size=12))
-def test_a_job_shows_one_decode_of_its_bytes_cut_at_the_stop_that_completed_first(
+def test_a_job_shows_one_decode_of_its_bytes_cut_at_the_first_stop(
     options: dict[str, Any], decisions: list[IssueDecision]
 ) -> None:
+    """A job shows one decode of its bytes cut at the stop that completed first."""
     live = Live.admit(**options)
     crank(live, lambda step: decisions[step])
     check_text(live, decisions)

@@ -96,7 +96,8 @@ def test_a_number_survives_its_canonical_text(number: float) -> None:
         max_leaves=10,
     )
 )
-def test_canonical_text_is_strict_json_of_the_same_value_and_its_own_canonical_text(value: Any) -> None:
+def test_canonical_text_is_strict_json_of_the_same_value(value: Any) -> None:
+    """Canonical text is strict JSON of the same value and its own canonical text."""
     text = canonical_bytes(value)
     assert parse(text) == value
     assert canonical_bytes(parse(text)) == text

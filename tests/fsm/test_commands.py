@@ -90,9 +90,10 @@ def test_a_cancel_closes_with_exactly_the_tokens_committed_before_it(make: Calla
 @pytest.mark.contract("FSM-10")
 @pytest.mark.parametrize("budget", [0, 1, 3])
 @pytest.mark.parametrize("make", [Live.admit, None], ids=["prefill", "decode"])
-def test_failed_calls_move_nothing_until_the_budget_is_spent_and_then_fail_the_job_with_their_cause(
+def test_failed_calls_move_nothing_and_beyond_the_budget_fail_the_job(
     budget: int, make: Callable[[], Live] | None
 ) -> None:
+    """Failed calls move nothing until the budget is spent and then fail the job with their cause."""
     live = Live.admit(retry_budget=budget)
     if make is None:
         live.turn(50)

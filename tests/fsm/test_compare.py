@@ -87,13 +87,15 @@ def test_the_first_level_that_differs_is_the_verdict(facts: dict[str, Any], leve
         assert all(verdict(plain, other, each) is None for each in beyond)
 
 
-def test_another_prompt_or_another_policy_is_a_difference_at_the_first_step() -> None:
+def test_another_prompt_or_policy_differs_at_the_first_step() -> None:
+    """Another prompt or another policy is a difference at the first step."""
     assert verdict(live(), live(prompt=[1, 40, 42])) == (0, "state", "prompt")
     sampled: dict[str, Any] = {"policy.family": "sample", "policy.transforms": [{"kind": "temperature", "value": 1.0}]}
     assert verdict(live(), live(**sampled)) == (0, "policy", "family")
 
 
-def test_a_shorter_run_that_has_ended_differs_where_it_ends_and_one_that_goes_on_does_not() -> None:
+def test_only_an_ended_shorter_run_differs_and_where_it_ends() -> None:
+    """A shorter run that has ended differs where it ends and one that goes on does not."""
     whole, part = live(4), live(2)
     assert verdict(whole, part) is verdict(part, whole) is None
     part.do(CloseRequest(FinishReason.CANCELLED))
@@ -142,7 +144,8 @@ def test_a_recorded_prompt_before_the_first_commit_is_no_difference() -> None:
     assert verdict(quiet, recorded) is verdict(recorded, quiet) is None
 
 
-def test_a_repair_that_one_run_has_made_is_no_difference_before_both_have_ended() -> None:
+def test_a_repair_of_one_run_is_no_difference_before_both_ended() -> None:
+    """A repair that one run has made is no difference before both have ended."""
     owing, repaired = (Live.admit(max_new=1, final_cache="repaired") for _ in range(2))
     for at in (owing, repaired):
         at.turn(50)
@@ -223,7 +226,8 @@ def test_where_a_run_stands_in_the_end_is_the_last_level() -> None:
     assert verdict(plain, repaired) == (2, "resume", "frontier")
 
 
-def test_a_prompt_s_record_and_a_decision_that_is_not_committed_are_no_step() -> None:
+def test_a_prompt_record_and_an_uncommitted_decision_are_no_step() -> None:
+    """A prompt's record and a decision that is not committed are no step."""
     echoed = Live.admit(max_new=8, echo=True)
     echoed.do(RecordPrompt(prompt_tokens(echoed.state)))
     echoed.do(CompleteCall(3, 3, b"s" * 32), decision(50))
@@ -400,7 +404,7 @@ def test_the_interval_of_one_draw_is_a_difference_of_the_decision() -> None:
         assert verdict(one, with_third(unit_draw=0.5, **other)) == (2, "decision", "interval")
 
 
-def test_a_prompt_that_was_shown_otherwise_is_a_difference_of_the_state_at_the_first_step() -> None:
+def test_a_prompt_shown_otherwise_differs_in_state_at_the_first_step() -> None:
     """Its text is a place in the stream: what is held and where the output begins differ, and nothing else does."""
 
     def echoed(piece: bytes) -> Live:

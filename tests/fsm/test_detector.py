@@ -63,9 +63,10 @@ def run(text: bytes, sizes: list[int], *detectors: dict[str, str], **options: An
 
 
 @given(st.sampled_from(VALUES), st.lists(st.integers(1, 4), max_size=12))
-def test_the_text_ends_with_the_first_whole_value_however_it_is_cut_into_tokens(
+def test_the_text_ends_with_the_first_whole_value_for_any_token_cuts(
     case: tuple[str, str, bool], sizes: list[int]
 ) -> None:
+    """The text ends with the first whole value however it is cut into tokens."""
     text, shown, whole = case
     check(run(text.encode(), sizes, JSON), shown, whole)
 
@@ -94,7 +95,8 @@ def test_of_several_detectors_the_first_to_complete_counts() -> None:
     assert run(b"<call>{}</call>[1]", [18], BARE, CALL).transcript.text == "<call>{}</call>"
 
 
-def test_hidden_markers_count_and_other_hidden_tokens_are_no_part_of_the_text() -> None:
+def test_hidden_markers_count_and_other_hidden_tokens_do_not() -> None:
+    """Hidden markers count and other hidden tokens are no part of the text."""
     script = [(b"<call>", True), (b'{"a', False), (b"<x>", True), (b'": 1}', False), (b"</call>", True)]
     live = Live.admit(**{"termination.detectors": [CALL]}, max_new=5)
     crank(live, lambda step: decision(50 + step, *script[step]))

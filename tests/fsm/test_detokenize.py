@@ -44,7 +44,8 @@ def test_no_delta_is_ever_taken_back(tokens: list[bytes]) -> None:
 
 @given(pieces)
 @example([b"\xed\xa0"])
-def test_at_most_three_bytes_wait_and_only_while_they_can_still_become_a_character(tokens: list[bytes]) -> None:
+def test_at_most_three_bytes_wait_and_only_for_a_possible_character(tokens: list[bytes]) -> None:
+    """At most three bytes wait and only while they can still become a character."""
     pending = b""
     for token in tokens:
         _, pending = decode(pending, token)
@@ -62,7 +63,8 @@ def is_character(data: bytes) -> bool:
 
 
 @given(st.text(max_size=20))
-def test_well_formed_text_is_never_replaced_and_each_character_comes_with_its_last_byte(text: str) -> None:
+def test_each_well_formed_character_comes_with_its_last_byte(text: str) -> None:
+    """Well formed text is never replaced and each character comes with its last byte."""
     deltas = stream([bytes([byte]) for byte in text.encode()])
     assert deltas[-1] == ""
     ends = [len(text[:count].encode()) for count in range(1, len(text) + 1)]
@@ -108,7 +110,7 @@ def test_a_long_stream_of_fragments_stays_bounded_and_correct() -> None:
     assert "".join(deltas) == "\N{GRINNING FACE}\N{EURO SIGN}a" * 3000
 
 
-def test_an_ill_formed_byte_is_replaced_once_and_later_text_does_not_reopen_it() -> None:
+def test_an_ill_formed_byte_is_replaced_once_and_for_good() -> None:
     """A lone continuation byte or an unfinished lead byte, then a space, then a multi-byte token."""
     assert stream([b"\x9f", b" ", "\N{EURO SIGN}".encode()]) == ["�", " ", "\N{EURO SIGN}", ""]
     assert stream([b"\xf0\x9f", b" ", "\N{EURO SIGN}".encode()]) == ["", "� ", "\N{EURO SIGN}", ""]

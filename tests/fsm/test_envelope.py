@@ -234,7 +234,9 @@ def test_any_bytes_are_refused_with_a_typed_error(raw: bytes) -> None:
         admit(raw)
 
 
-def test_each_token_of_a_prompt_costs_the_same_few_calls_to_admit_and_identify() -> None:
+def test_admitting_and_identifying_takes_few_calls_a_prompt_token() -> None:
+    """Each token of a prompt costs the same few calls to admit and identify."""
+
     def work(tokens: int) -> int:
         value = changed(full(), {"prompt.token_ids": list(range(tokens)), "prompt.attention_mask": [1] * tokens})
         raw = json.dumps(value).encode()

@@ -80,7 +80,9 @@ def test_a_bound_of_a_field_admits_its_maximum_and_names_what_exceeds_it(
 
 
 @pytest.mark.contract("ENV-1")
-def test_the_largest_prompt_is_admitted_whole_and_one_token_more_is_refused() -> None:
+def test_the_largest_prompt_is_admitted_and_one_token_more_refused() -> None:
+    """The largest prompt is admitted whole and one token more is refused."""
+
     def sized(count: int) -> dict[str, Any]:
         last = limits.VOCABULARY_SIZE_MAX - 1
         return changed(full(), {"prompt.token_ids": [last] * count, "prompt.attention_mask": [1] * count})

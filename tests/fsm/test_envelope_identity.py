@@ -76,9 +76,11 @@ def test_canonical_bytes_are_admitted_as_the_same_envelope(example: Callable[[],
 
 @pytest.mark.contract("ENV-4")
 @given(data=st.data(), indent=st.none() | st.integers(0, 3), ascii_only=st.booleans())
-def test_white_space_key_order_and_escapes_of_the_text_are_not_in_the_identity(
+def test_white_space_key_order_and_escapes_are_not_in_the_identity(
     data: st.DataObject, indent: int | None, ascii_only: bool
 ) -> None:
+    """White space key order and escapes of the text are not in the identity."""
+
     def shuffled(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: shuffled(value[key]) for key in data.draw(st.permutations(list(value)))}
@@ -271,7 +273,8 @@ def test_shortening_a_list_changes_the_identity_or_is_refused(path: str) -> None
 
 
 @pytest.mark.contract("ENV-5")
-def test_nothing_about_clocks_addresses_jobs_or_workers_is_part_of_the_request() -> None:
+def test_no_clock_address_job_or_worker_is_part_of_the_request() -> None:
+    """Nothing about clocks addresses jobs or workers is part of the request."""
     named = {path.rsplit(".", 1)[-1] for path in fields(full())}
     outside = ("time", "clock", "date", "created", "host", "address", "url", "job", "worker", "owner", "lease", "fence")
     assert [name for name in named if set(name.split("_")) & set(outside)] == []

@@ -73,9 +73,10 @@ def last_token(held: tuple[FinishReason, ...], **options: Any) -> Live:
 
 
 @pytest.mark.parametrize("held", HELD, ids=lambda held: "+".join(held))
-def test_every_set_of_triggers_of_one_commit_is_recorded_and_its_first_is_the_reason(
+def test_all_triggers_of_a_commit_are_recorded_and_the_first_decides(
     held: tuple[FinishReason, ...],
 ) -> None:
+    """Every set of triggers of one commit is recorded and its first is the reason."""
     live = last_token(held)
     live.do(CommitOutput())
     assert live.state.ending == Ending(held[0])
@@ -133,7 +134,8 @@ def test_an_eos_on_the_last_allowed_token_is_an_eos() -> None:
     assert (finish(live.state), live.state.due) == (END, (END, LENGTH))
 
 
-def test_a_stop_that_is_one_byte_short_on_the_last_allowed_token_is_a_length_and_shows_it() -> None:
+def test_a_stop_one_byte_short_on_the_last_allowed_token_is_a_length() -> None:
+    """A stop that is one byte short on the last allowed token is a length and shows it."""
     live = Live.admit(max_new=2, stop=["ends"])
     live.turn(50, b"the e")
     live.turn(51, b"nd")
@@ -179,7 +181,8 @@ def test_what_is_held_back_ends_a_job_from_the_minimum_on_and_not_before(reason:
     assert (finish(live.state), live.state.due) == (reason, (reason,))
 
 
-def test_all_that_is_not_held_back_ends_a_job_before_the_minimum_or_cannot_come_before_it() -> None:
+def test_what_is_not_held_back_may_end_a_job_before_the_minimum() -> None:
+    """All that is not held back ends a job before the minimum or cannot come before it."""
     assert EARLY.keys() == HELD_BACK
     assert set(FinishReason) - HELD_BACK == {
         *FROM_OUTSIDE,
@@ -216,9 +219,8 @@ def test_a_context_of_two_takes_a_prompt_of_one_and_exactly_two_outputs() -> Non
 
 @pytest.mark.contract("FSM-3", "FSM-8")
 @given(st.integers(1, 6), st.integers(0, 5), st.integers(1, 12))
-def test_the_context_and_the_budget_end_a_job_at_the_same_count_that_was_reserved(
-    prompt: int, room: int, budget: int
-) -> None:
+def test_context_and_budget_end_a_job_at_the_reserved_count(prompt: int, room: int, budget: int) -> None:
+    """The context and the budget end a job at the same count that was reserved."""
     live = Live.admit(context=prompt + room, prompt=[1] * prompt, max_new=budget)
     crank(live, lambda step: decision(50 + step))
     outputs = min(budget, room + 1)
@@ -252,7 +254,8 @@ def test_no_output_without_a_call_processes_nothing() -> None:
 
 
 @pytest.mark.contract("FSM-3", "FSM-8")
-def test_no_output_after_a_prefill_processes_the_prompt_and_decides_nothing() -> None:
+def test_zero_output_after_a_prefill_decides_nothing() -> None:
+    """No output after a prefill processes the prompt and decides nothing."""
     live = Live.admit(max_new=0, zero="prefill_only")
     assert (next_step(live.state), close_reason(live.state)) == (Step.CALL, None)
     live.do(call(live.state))
@@ -268,7 +271,8 @@ def test_no_output_after_a_prefill_processes_the_prompt_and_decides_nothing() ->
 
 @pytest.mark.contract("FSM-8")
 @pytest.mark.parametrize("zero", ["no_call", "prefill_only"])
-def test_a_job_without_output_that_is_cancelled_says_so_and_records_what_else_held(zero: str) -> None:
+def test_a_cancelled_job_without_output_records_what_else_held(zero: str) -> None:
+    """A job without output that is cancelled says so and records what else held."""
     live = Live.admit(max_new=0, zero=zero)
     held = due_reasons(live.state)
     assert held == ((LENGTH,) if zero == "no_call" else ())
@@ -294,7 +298,8 @@ def test_each_state_owes_one_next_step() -> None:
 
 
 @pytest.mark.contract("FSM-7")
-def test_a_declared_order_decides_between_a_stop_that_was_reached_and_a_cancel() -> None:
+def test_the_declared_order_decides_between_a_stop_and_a_cancel() -> None:
+    """A declared order decides between a stop that was reached and a cancel."""
     order = [FinishReason.STOP_STRING, *(each for each in FinishReason if each is not FinishReason.STOP_STRING)]
     live = Live.admit(stop=["b"], order=[each.value for each in order], final_cache="repaired")
     live.turn(50, b"ab")

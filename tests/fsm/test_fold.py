@@ -213,7 +213,8 @@ UNBOUND: dict[str, Any] = {
 
 
 @pytest.mark.contract("FSM-5", "FSM-6")
-def test_the_digest_of_a_state_covers_every_field_that_a_decision_can_depend_on_and_no_tenure() -> None:
+def test_a_state_digest_covers_what_decisions_depend_on_and_no_tenure() -> None:
+    """The digest of a state covers every field that a decision can depend on and no tenure."""
     assert {*OTHER_FIELDS, *UNBOUND} == set(State._fields)
     digests = [BEFORE.digest()]
     for name, values in OTHER_FIELDS.items():

@@ -38,9 +38,8 @@ def test_a_negative_count_is_refused_even_where_the_sum_is_right(frontier: Front
 
 
 @given(prompts, st.integers(0, 20), st.booleans())
-def test_one_token_is_unprocessed_after_each_commit_and_none_after_each_call(
-    prompt: int, outputs: int, called: bool
-) -> None:
+def test_one_token_is_unprocessed_after_a_commit_and_none_after_a_call(prompt: int, outputs: int, called: bool) -> None:
+    """One token is unprocessed after each commit and none after each call."""
     frontier = Frontier.admitted(prompt)
     assert frontier == (prompt, 0, 0, prompt, PENDING)
     frontier = frontier.after_call(prompt, prompt)

@@ -237,7 +237,8 @@ def test_a_thinned_step_is_one_append_that_follows_on_the_step_before() -> None:
 
 
 @pytest.mark.contract("RES-2", "LOG-3")
-def test_a_snapshot_must_be_what_the_log_leads_to_at_its_place_and_its_place_must_be_there() -> None:
+def test_a_snapshot_must_equal_the_state_of_the_log_at_its_place() -> None:
+    """A snapshot must be what the log leads to at its place and its place must be there."""
     live = long_run()
     for count in range(3, len(live.records) + 1):
         transcript, head = Transcript(), Head(live.records[count - 1].last, live.records[count - 1].chain)
@@ -292,7 +293,8 @@ def test_noise_of_another_step_seed_or_generator_is_found(algorithm: str) -> Non
 
 
 @pytest.mark.contract("POL-5")
-def test_a_sampled_step_without_a_draw_and_a_greedy_one_with_a_draw_are_found() -> None:
+def test_a_sampled_step_without_and_a_greedy_one_with_a_draw_are_found() -> None:
+    """A sampled step without a draw and a greedy one with a draw are found."""
     assert kinds(sampling("philox4x32-10", "sample", lambda step: selection(50))) == [(3, "draw")]
     assert kinds(sampling("philox4x32-10", "greedy", lambda step: drawn(50))) == [(3, "draw")]
     assert kinds(sampling("philox4x32-10", "greedy", lambda step: selection(50))) == []

@@ -81,9 +81,10 @@ def test_streamed_text_equals_the_whole_text_cut_at_its_first_stop(
 
 
 @given(streams, stop_lists, st.booleans())
-def test_every_split_of_the_same_bytes_shows_the_same_text_and_ends_in_the_same_state(
+def test_every_split_of_the_same_bytes_shows_the_same_text(
     data: bytes, stops: tuple[bytes, ...], include_stop: bool
 ) -> None:
+    """Every split of the same bytes shows the same text and ends in the same state."""
     single = run([bytes([byte]) for byte in data], stops, include_stop=include_stop)
     whole = run([data], stops, include_stop=include_stop)
     assert (single.text, single.match) == (whole.text, whole.match)
@@ -170,7 +171,8 @@ def test_the_digest_tells_any_two_horizons_apart(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ten_thousand_random_tokens_with_stops_that_never_complete_and_one_that_does(seed: int) -> None:
+def test_ten_thousand_random_tokens_keep_to_their_stops(seed: int) -> None:
+    """Ten thousand random tokens with stops that never complete and one that does."""
     rng = np.random.default_rng(seed)
     vocabulary = [bytes(rng.integers(0, 256, rng.integers(1, 6)).tolist()) for _ in range(400)]
     vocabulary += [bytes([byte]) for byte in range(256)]
@@ -219,7 +221,7 @@ def test_a_shown_special_token_that_is_a_stop_is_cut_like_any_text() -> None:
     assert run([b"a b", b"<|end|>"], (b"<|end|>",), include_stop=True).deltas == ["a b", "<|end|>", ""]
 
 
-def test_a_stop_of_several_tokens_is_found_and_the_space_before_it_survives() -> None:
+def test_a_stop_of_several_tokens_keeps_the_space_before_it() -> None:
     """The stop begins in the middle of a token, with one character."""
     tokens = [b" L", b" M", b" N", b" O", b" P", b" Q", b" R"]
     ran = run(tokens, (b"O P Q",))

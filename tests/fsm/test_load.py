@@ -172,9 +172,10 @@ def test_an_ordinary_step_is_read_as_one_and_is_its_three_events() -> None:
     assert replay("job-1", RECORDS).faults == []
 
 
-def test_a_load_issues_the_receipts_of_the_first_and_the_last_step_of_a_run_and_an_audit_all(
+def test_a_load_issues_the_receipts_at_a_runs_ends_and_an_audit_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A load issues the receipts of the first and the last step of a run and an audit all."""
     issued: list[int] = []
 
     def counting(binding: bytes, step: int, *rest: Any) -> Receipt:
@@ -274,7 +275,8 @@ def test_a_jump_ends_before_the_step_whose_counts_are_wrong(index: int, change: 
 
 @pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
 @pytest.mark.parametrize("index", range(STEPS))
-def test_a_step_that_cannot_be_is_refused_at_the_latest_where_the_jump_lands(index: int, change: Change) -> None:
+def test_an_impossible_step_is_refused_where_the_jump_lands_or_before(index: int, change: Change) -> None:
+    """A step that cannot be is refused at the latest where the jump lands."""
     records = changed(index, change)
     with pytest.raises(Problem):
         loaded(records)
@@ -284,9 +286,8 @@ def test_a_step_that_cannot_be_is_refused_at_the_latest_where_the_jump_lands(ind
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize(("change", "last"), UNSEEN.values(), ids=UNSEEN)
 @pytest.mark.parametrize("index", range(STEPS))
-def test_what_moves_no_frontier_and_no_text_is_found_by_the_audit_and_leads_a_load_to_the_same_state(
-    index: int, change: Change, last: int
-) -> None:
+def test_the_audit_finds_what_a_load_may_overlook(index: int, change: Change, last: int) -> None:
+    """What moves no frontier and no text is found by the audit and leads a load to the same state."""
     records = changed(index, change)
     assert RECORDS[FIRST + index].first <= found(records) <= RECORDS[FIRST + index].last
     if 0 < index < STEPS - last:

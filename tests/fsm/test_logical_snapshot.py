@@ -47,7 +47,8 @@ def read_back(snapshot: Snapshot) -> Snapshot:
 
 
 @given(histories())
-def test_a_snapshot_is_read_back_equal_and_the_job_goes_on_from_it_as_from_its_log(live: Live) -> None:
+def test_a_job_resumes_from_a_snapshot_as_from_its_log(live: Live) -> None:
+    """A snapshot is read back equal and the job goes on from it as from its log."""
     whole = Transcript()
     for event in live.events:
         whole.take(event)

@@ -88,7 +88,8 @@ def test_it_is_taken_for_an_ordinary_step_and_for_no_other(monkeypatch: pytest.M
     [{"tokens": 0}, {"tokens": 2}, {"lanes": 3}, {"lanes": 5}, {"scores": b"s" * 31}, {"scores": b"s" * 33}],
     ids=str,
 )
-def test_a_call_that_did_not_process_the_one_pending_token_is_no_ordinary_step(wrong: dict[str, Any]) -> None:
+def test_an_ordinary_step_processes_exactly_the_pending_token(wrong: dict[str, Any]) -> None:
+    """A call that did not process the one pending token is no ordinary step."""
     live = Live.admit()
     live.turn(50)
     assert live.state.frontier.processed == 3

@@ -94,7 +94,8 @@ def test_a_number_that_does_not_fit_is_a_fault_of_the_record() -> None:
     assert caught.value.clause == "POL-6"
 
 
-def test_the_text_of_a_prompt_leaves_out_special_tokens_where_they_are_not_shown() -> None:
+def test_a_prompts_text_leaves_out_hidden_special_tokens() -> None:
+    """The text of a prompt leaves out special tokens where they are not shown."""
     tokens = (PromptToken(b"<s>", True), PromptToken(b"\xc3", False), PromptToken(b"\xa9", False))
     assert text_of(tokens, skip_special=True) == ("é", 2)
     assert text_of(tokens, skip_special=False) == ("<s>é", 5)

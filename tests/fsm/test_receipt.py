@@ -348,7 +348,8 @@ def first_state() -> State:
 
 
 @pytest.mark.contract("FSM-6")
-def test_a_decided_state_commits_to_the_same_state_however_often_it_is_computed() -> None:
+def test_a_decided_state_always_commits_to_the_same_state() -> None:
+    """A decided state commits to the same state however often it is computed."""
     live = prefilled()
     live.do(IssueDecision(drawn(60), b"x"))
     decided = live.state
@@ -362,7 +363,8 @@ def test_a_decided_state_commits_to_the_same_state_however_often_it_is_computed(
 
 
 @pytest.mark.contract("FSM-6")
-def test_after_a_crash_between_decision_and_commit_the_recorded_receipt_is_committed() -> None:
+def test_after_a_crash_the_recorded_receipt_is_committed() -> None:
+    """After a crash between decision and commit the recorded receipt is committed."""
     live = prefilled()
     live.do(IssueDecision(drawn(60), b"x"))
     receipt = receipt_of(live.state)

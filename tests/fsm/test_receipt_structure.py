@@ -40,7 +40,8 @@ def turn(live: Live, token: int, piece: bytes, standing: Standing, hidden: bool 
 
 
 @pytest.mark.contract("OUT-5")
-def test_a_decision_names_a_parser_s_standing_exactly_where_there_is_a_grammar() -> None:
+def test_a_decision_names_a_parsers_standing_exactly_with_a_grammar() -> None:
+    """A decision names a parser's standing exactly where there is a grammar."""
     with pytest.raises(BrokenInvariant, match="OUT-5"):
         transition(structured().state, IssueDecision(selection(50), b"a"))
     with pytest.raises(BrokenInvariant, match="OUT-5"):

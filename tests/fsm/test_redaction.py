@@ -51,7 +51,8 @@ def made(kind: type[Problem], text: str) -> Problem:
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_a_password_is_taken_out_of_what_holds_it_and_of_a_sentence_about_it(holder: str) -> None:
+def test_a_password_is_taken_out_of_fields_and_of_sentences(holder: str) -> None:
+    """A password is taken out of what holds it and of a sentence about it."""
     for text in (holder, f"{holder} does not answer", f"run `decodelog resume J --db '{holder}'`", f'("{holder}")'):
         assert SECRET not in redacted(text)
         assert SECRET not in redacted(redacted(text))

@@ -51,9 +51,8 @@ def facts(live: Live) -> tuple[Any, ...]:
 
 
 @given(scripts, st.lists(st.integers(1, 30), max_size=4))
-def test_crashes_after_any_events_change_no_token_no_text_no_receipt_and_no_end(
-    pieces: list[bytes], cuts: list[int]
-) -> None:
+def test_crashes_after_any_events_change_no_token_receipt_or_end(pieces: list[bytes], cuts: list[int]) -> None:
+    """Crashes after any events change no token no text no receipt and no end."""
     whole = uninterrupted(pieces)
     live = resumed(whole.events[:1])
     for cut in cuts:
@@ -81,7 +80,8 @@ def test_a_stream_that_is_read_across_a_crash_is_the_uninterrupted_one(pieces: l
     assert [*read, *rest] == whole.transcript.emissions
 
 
-def test_a_recorded_decision_is_committed_before_any_call_and_nothing_is_drawn_again() -> None:
+def test_a_recorded_decision_is_committed_before_any_call() -> None:
+    """A recorded decision is committed before any call and nothing is drawn again."""
     live = Live.admit()
     live.do(call(live.state), IssueDecision(drawn(50, 0.25), b"x"))
     again = resumed(live.events)

@@ -136,7 +136,8 @@ def test_a_seed_is_drawn_only_where_none_is_given_and_the_policy_samples() -> No
 
 
 @pytest.mark.contract("ENV-7")
-def test_a_prompt_gets_the_tokenizers_special_tokens_and_a_chat_those_of_its_template() -> None:
+def test_prompts_and_chats_get_special_tokens_each_from_its_source() -> None:
+    """A prompt gets the tokenizer's special tokens and a chat those of its template."""
     text = sealed({"prompt": "hi"}).prompt
     assert (text.token_ids, text.source.kind) == ((1, *b"hi"), "text")
     chat = sealed({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}).prompt
@@ -162,9 +163,10 @@ def test_hashes_special_ids_and_runtime_come_from_the_facts() -> None:
     ("compatibility", "device", "revision"),
     [("exact", "cpu", "torch 2.13.0"), ("any_revision", "cpu", None), ("any_device", None, None)],
 )
-def test_facts_that_the_compatibility_class_leaves_open_are_not_in_the_identity(
+def test_facts_left_open_by_the_class_are_not_in_the_identity(
     compatibility: str, device: str | None, revision: str | None
 ) -> None:
+    """Facts that the compatibility class leaves open are not in the identity."""
     draft = draft_from({"prompt": "a", "compatibility": compatibility})
     here = seal(draft, FACTS, RUNTIME, ByteText(), 0)
     assert (here.runtime.device_class, here.runtime.framework_revision) == (device, revision)
@@ -307,7 +309,8 @@ def test_a_prompt_is_never_cut() -> None:
 
 
 @pytest.mark.contract("ENV-6", "FSM-8")
-def test_a_final_cache_of_every_token_is_sealed_where_there_is_a_call_and_a_row_for_it() -> None:
+def test_a_repaired_cache_is_sealed_where_a_call_and_a_row_exist() -> None:
+    """A final cache of every token is sealed where there is a call and a row for it."""
     repaired = {"prompt": "a", "final_cache": "repaired"}
     assert sealed(repaired).output.final_cache == "repaired"
     assert sealed({**repaired, "max_new_tokens": 0, "zero_token_choice": "prefill_only"})
@@ -358,7 +361,8 @@ def test_one_request_through_draft_or_envelope_has_one_identity() -> None:
     assert first_difference(sealed(draft), admitted(full())) == "prompt.source.kind"
 
 
-def test_each_token_of_a_prompt_costs_the_same_few_calls_to_seal_and_identify() -> None:
+def test_sealing_and_identifying_takes_few_calls_a_prompt_token() -> None:
+    """Each token of a prompt costs the same few calls to seal and identify."""
     facts = dataclasses.replace(FACTS, context_tokens_max=8192)
 
     def work(tokens: int) -> int:
@@ -405,7 +409,8 @@ def test_grammars_and_detectors_are_sealed_as_they_are_asked_for() -> None:
 
 
 @pytest.mark.contract("ENV-7")
-def test_a_chat_is_sealed_with_the_date_that_is_given_and_with_messages_that_are_trusted_or_not() -> None:
+def test_a_chat_is_sealed_with_the_given_date_and_trust() -> None:
+    """A chat is sealed with the date that is given and with messages that are trusted or not."""
     chat = {"messages": [{"role": "user", "content": "u"}]}
     at = seal(draft_from(chat), FACTS, RUNTIME, ByteText(), 0, 7_000)
     assert bytes(at.prompt.token_ids) == b"<user>u<assistant>7000"
@@ -427,7 +432,8 @@ def test_the_end_of_a_turn_ends_an_answer_in_a_chat_and_no_other_text() -> None:
 
 
 @pytest.mark.contract("ENV-6")
-def test_a_request_that_was_sealed_with_fewer_ends_runs_on_an_artifact_of_which_more_are_known() -> None:
+def test_a_request_sealed_with_fewer_ends_still_runs() -> None:
+    """A request that was sealed with fewer ends runs on an artifact of which more are known."""
     envelope = sealed({"prompt": "a"})
     more = dataclasses.replace(FACTS, eos_ids=(7, 2, 5), turn_end_ids=(9,))
     check(envelope, more)

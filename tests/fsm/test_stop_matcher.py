@@ -54,9 +54,8 @@ def test_the_first_match_is_found_however_the_stream_is_split(
 
 
 @given(stop_lists, streams)
-def test_holdback_is_exactly_the_longest_suffix_that_is_a_proper_prefix_of_a_stop(
-    stops: tuple[bytes, ...], stream: bytes
-) -> None:
+def test_holdback_is_the_longest_suffix_that_begins_a_stop(stops: tuple[bytes, ...], stream: bytes) -> None:
+    """Holdback is exactly the longest suffix that is a proper prefix of a stop."""
     matcher = compile_stops(stops)
     node = 0
     for end in range(1, len(stream) + 1):
@@ -113,7 +112,8 @@ def test_nodes_are_numbered_in_the_order_in_which_the_stops_need_them() -> None:
     assert matcher.holdbacks == (0, 1, 2, 0, 0, 0)
 
 
-def test_one_automaton_serves_every_job_with_the_same_stops_and_cannot_be_changed() -> None:
+def test_one_immutable_automaton_serves_jobs_with_the_same_stops() -> None:
+    """One automaton serves every job with the same stops and cannot be changed."""
     matcher = compile_stops((b"one",))
     assert compile_stops((b"one",)) is matcher
     with pytest.raises(AttributeError):

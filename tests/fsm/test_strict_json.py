@@ -82,7 +82,8 @@ def test_a_bound_admits_its_maximum_and_names_what_exceeds_it(
 
 
 @pytest.mark.contract("ENV-1")
-def test_size_goes_before_text_depth_before_number_length_and_bounds_before_grammar() -> None:
+def test_bounds_are_checked_in_order_and_before_the_grammar() -> None:
+    """Size goes before text depth before number length and bounds before grammar."""
     with pytest.raises(LimitExceeded, match="request_bytes"):
         parse(b"\xff" * (limits.REQUEST_BYTES_MAX + 1))
     with pytest.raises(MalformedJson, match="UTF-8"):

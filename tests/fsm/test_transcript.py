@@ -61,9 +61,10 @@ def test_offsets_say_where_each_delta_lies_in_the_whole_text(
 
 
 @given(scripts)
-def test_tokens_come_in_order_with_their_log_probabilities_and_the_last_item_says_how_it_ended(
+def test_tokens_come_in_order_and_the_last_item_says_how_it_ended(
     script: list[tuple[bytes, bool]],
 ) -> None:
+    """Tokens come in order with their log probabilities and the last item says how it ended."""
     transcript = run(script).transcript
     *items, last = transcript.emissions
     tokens = [token for item in transcript.emissions for token in item.tokens]
@@ -117,7 +118,8 @@ def test_a_transcript_that_begins_at_a_recorded_decision_shows_its_token() -> No
 
 
 @pytest.mark.contract("FSM-3")
-def test_the_tokens_that_a_rebuild_processes_are_exactly_the_processed_ones() -> None:
+def test_a_rebuild_processes_exactly_the_processed_tokens() -> None:
+    """The tokens that a rebuild processes are exactly the processed ones."""
     assert Transcript().processed_tokens == []
     live = Live.admit(prompt=[1, 40, 41])
     assert live.transcript.processed_tokens == []
@@ -150,7 +152,8 @@ def test_a_rebuild_says_how_many_tokens_the_lanes_have_from_one_call() -> None:
     assert live.transcript.rebuilt == 5
 
 
-def test_what_is_handed_over_is_handed_over_once_and_reading_on_begins_there() -> None:
+def test_a_hand_over_happens_once_and_reading_on_begins_there() -> None:
+    """What is handed over is handed over once and reading on begins there."""
     live, reader = Live.admit(stop=["ab\n"]), Transcript()
     seen: list[Emission] = []
     for step, piece in enumerate((b"x", b"a", b"c", b"\xe2\x82", b"\xac")):

@@ -203,7 +203,7 @@ def test_the_output_s_range_begins_behind_an_echo(store: AnyStore) -> None:
 
 @pytest.mark.contract("POL-6", "OUT-1", "OUT-7")
 @pytest.mark.parametrize("crash_every", [0, 2])
-def test_entries_of_a_cut_character_have_exact_bytes_that_join_to_the_output(store: AnyStore, crash_every: int) -> None:
+def test_entries_of_a_cut_character_join_to_the_output_bytes(store: AnyStore, crash_every: int) -> None:
     """Curly quotes of three byte tokens each: no text of an entry is part of another's, no alternative is joined."""
     quoted = "“so”".encode()
     case = Case([bytes([byte]) for byte in quoted], {"logprobs": 2}, "“so”", "eos")
@@ -219,9 +219,10 @@ def test_entries_of_a_cut_character_have_exact_bytes_that_join_to_the_output(sto
 @pytest.mark.contract("POL-6", "OUT-2", "OUT-7")
 @pytest.mark.parametrize("include_stop", [False, True])
 @pytest.mark.parametrize("how", HOWS, ids=str)
-def test_the_tokens_of_a_stop_have_entries_where_and_only_where_its_text_is_shown(
+def test_a_stops_tokens_have_entries_only_where_its_text_is_shown(
     store: AnyStore, include_stop: bool, how: dict[str, int]
 ) -> None:
+    """The tokens of a stop have entries where and only where its text is shown."""
     draft = {"stop": ["I"], "logprobs": 1, "include_stop": include_stop, "alignment": "text"}
     text = "well, I" if include_stop else "well, "
     items = check(store, Case([b"well,", b" ", b"I", b" am"], draft, text, "stop_string"), **how)
@@ -232,7 +233,8 @@ def test_the_tokens_of_a_stop_have_entries_where_and_only_where_its_text_is_show
 
 
 @pytest.mark.contract("POL-6")
-def test_every_listed_token_has_its_own_log_probabilities_before_and_after_the_policy(store: AnyStore) -> None:
+def test_every_listed_token_has_its_own_log_probabilities(store: AnyStore) -> None:
+    """Every listed token has its own log probabilities before and after the policy."""
     done = run(store, model(seed=3, period=7), temperature=0.7, top_k=5, seed=1, logprobs=4, max_new_tokens=12)
     assert [token["token"] for token in done["tokens"]] == done["token_ids"]
     for token in done["tokens"]:

@@ -61,9 +61,8 @@ def test_the_callers_own_words_may_spell_them(tmp_path: Path, directory: Path, r
 @given(
     parts=st.lists(st.sampled_from(["<|im_end|>", "<|im_start|>", "<|endoftext|>", "a", " ", "\n", "é", "<|", "|>"])),
 )
-def test_whatever_a_message_spells_the_template_alone_writes_control_tokens(
-    real: TextInterface, parts: list[str]
-) -> None:
+def test_only_the_template_writes_control_tokens(real: TextInterface, parts: list[str]) -> None:
+    """Whatever a message spells the template alone writes control tokens."""
     content = "".join(parts)
     plain = real.encode_chat([said("user", "a")])
     ids = real.encode_chat([said("user", content)])

@@ -35,7 +35,8 @@ def alone(of: ScriptedModel, choice: int, **draft: Any) -> dict[str, Any]:
 
 @pytest.mark.contract("POL-7", "POL-5", "ENV-5")
 @pytest.mark.parametrize("algorithm", ["philox4x32-10", "splitmix64"])
-def test_four_choices_of_one_seed_are_four_texts_and_each_is_what_it_is_alone(store: AnyStore, algorithm: str) -> None:
+def test_four_choices_of_one_seed_differ_and_are_the_same_alone(store: AnyStore, algorithm: str) -> None:
+    """Four choices of one seed are four texts and each is what it is alone."""
     shape = {"batch_width": 4, "rng_algorithm": algorithm}
     jobs = family(store, FLAT, n=4, **shape)
     mate = admit(store, FLAT, temperature=1.0, seed=8, **shape)
@@ -77,7 +78,8 @@ def test_a_choice_that_is_cancelled_leaves_the_others_as_they_were(store: AnySto
 
 
 @pytest.mark.contract("OUT-7")
-def test_choices_are_read_one_after_another_in_whatever_order_they_are_made(store: AnyStore) -> None:
+def test_choices_are_read_in_order_however_they_are_made(store: AnyStore) -> None:
+    """Choices are read one after another in whatever order they are made."""
     jobs = family(store, FLAT, n=4)
     read: list[tuple[str, str]] = []
     turns = Turns(store, jobs, lambda job, emission: read.append((job, emission.text)))

@@ -103,7 +103,8 @@ def test_no_output_is_a_typed_choice(store: AnyStore, choice: str, processed: in
 
 @pytest.mark.contract("POL-5", "POL-7")
 @pytest.mark.parametrize("algorithm", ["philox4x32-10", "splitmix64"])
-def test_a_sampled_job_is_the_same_alone_and_in_any_batch_and_differs_by_seed(store: AnyStore, algorithm: str) -> None:
+def test_a_sampled_job_is_the_same_alone_and_in_any_batch(store: AnyStore, algorithm: str) -> None:
+    """A sampled job is the same alone and in any batch and differs by seed."""
     draft = {**SAMPLED, "rng_algorithm": algorithm, "max_new_tokens": 30}
     alone = run(store, model(**SEEDED), **draft, seed=42)["token_ids"]
     of = model(**SEEDED)
@@ -146,7 +147,8 @@ def test_a_call_that_fails_keeps_the_old_state_and_the_job_goes_on(store: AnySto
 
 
 @pytest.mark.contract("FSM-10")
-def test_past_the_retry_budget_the_job_fails_with_the_cause_and_its_tokens_stand(store: AnyStore) -> None:
+def test_past_the_retry_budget_a_job_fails_and_keeps_its_tokens(store: AnyStore) -> None:
+    """Past the retry budget the job fails with the cause and its tokens stand."""
     failed = run(store, model("Hello", (Fault(step=2, kind="raise"),)), retry_budget=2)
     assert (failed["state"], failed["text"]) == ("FAILED", "He")
     assert failed["error"]["code"] == "call_failed"
@@ -183,7 +185,8 @@ def test_a_fault_is_its_own_jobs_alone_and_costs_its_batch_mates_nothing(
 
 
 @pytest.mark.contract("FSM-6", "RES-4")
-def test_a_recorded_receipt_is_committed_after_a_crash_and_nothing_is_drawn_again(store: AnyStore) -> None:
+def test_a_recorded_receipt_is_committed_after_a_crash(store: AnyStore) -> None:
+    """A recorded receipt is committed after a crash and nothing is drawn again."""
     of = model(**SEEDED)
     expected = run(store, of, **SAMPLED, seed=5, max_new_tokens=8)
     job = admit(store, of, **SAMPLED, seed=5, max_new_tokens=8)
@@ -235,7 +238,8 @@ def test_a_job_taken_over_after_any_turn_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.contract("RES-4")
-def test_reexecution_repeats_the_calls_that_made_the_lanes_also_after_a_prefill(store: AnyStore) -> None:
+def test_reexecution_repeats_the_calls_also_after_a_prefill(store: AnyStore) -> None:
+    """Reexecution repeats the calls that made the lanes also after a prefill."""
     of = model(**SEEDED)
     job = admit(store, of, **SAMPLED, seed=2, max_new_tokens=12)
     calls: list[int | str] = []
@@ -292,7 +296,8 @@ def test_after_the_end_a_late_result_and_a_late_cancel_are_refused(store: AnySto
 
 
 @pytest.mark.contract("CALL-9", "FSM-9")
-def test_a_cancel_during_a_call_drops_its_result_and_keeps_what_was_committed(store: AnyStore) -> None:
+def test_a_cancel_during_a_call_drops_its_result_alone(store: AnyStore) -> None:
+    """A cancel during a call drops its result and keeps what was committed."""
     of = model("Hello, world.")
     job, mate = admit(store, of), admit(store, of)
     made = engine(store, of, job, mate)
@@ -319,7 +324,8 @@ def test_a_reader_that_fails_is_left_and_the_job_goes_on(store: AnyStore) -> Non
 
 
 @pytest.mark.contract("OUT-8", "FSM-9")
-def test_a_job_that_is_not_to_outlive_its_reader_ends_as_cancelled_with_what_is_committed(store: AnyStore) -> None:
+def test_a_job_bound_to_its_reader_ends_as_cancelled(store: AnyStore) -> None:
+    """A job that is not to outlive its reader ends as cancelled with what is committed."""
     seen: list[Emission] = []
 
     def sink(name: str, emissions: Sequence[Emission], state: State) -> None:

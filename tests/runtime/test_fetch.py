@@ -1,4 +1,4 @@
-"""Fetching a model leaves a whole one or none, whatever befalls it."""
+"""Fetching a model leaves a whole one or none, whatever goes wrong."""
 
 from __future__ import annotations
 

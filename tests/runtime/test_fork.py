@@ -89,7 +89,8 @@ def test_one_key_is_one_fork(store: AnyStore) -> None:
 
 
 @pytest.mark.contract("ENV-6", "ENV-9")
-def test_a_model_that_is_not_the_parents_is_refused_and_nothing_is_admitted(store: AnyStore) -> None:
+def test_a_fork_with_another_model_is_refused_and_not_admitted(store: AnyStore) -> None:
+    """A model that is not the parent's is refused and nothing is admitted."""
     parent = run(store, OF, **SAMPLED)
     for other in (model("Another text."), model(seed=12, period=64)):
         for flags in ({}, {"temperature": 0}, {"batch_width": 2}):

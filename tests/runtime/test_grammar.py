@@ -92,7 +92,8 @@ def test_where_a_text_stands(language: str, source: Any, text: bytes, standing: 
 
 
 @pytest.mark.contract("OUT-3")
-def test_an_end_token_is_allowed_exactly_where_the_text_is_whole_and_ends_it() -> None:
+def test_an_end_token_is_allowed_exactly_where_the_text_is_whole() -> None:
+    """An end token is allowed exactly where the text is whole and ends it."""
     at = parser("ab?", "regex")
     assert not follows(at, EOS)
     at.take(ord("a"))
@@ -104,7 +105,8 @@ def test_an_end_token_is_allowed_exactly_where_the_text_is_whole_and_ends_it() -
     assert (ended.take(ord("b")), other.take(EOS)) == (TERMINATED, COMPLETE)
 
 
-def test_a_token_that_is_not_allowed_makes_the_text_invalid_and_never_raises() -> None:
+def test_a_forbidden_token_makes_the_text_invalid_and_never_raises() -> None:
+    """A token that is not allowed makes the text invalid and never raises."""
     for token in (ord("b"), SPECIAL, UNUSED, EOS):
         at = parser("ab", "regex")
         assert not follows(at, token)
@@ -143,9 +145,8 @@ def test_properties_come_in_the_order_of_the_schema() -> None:
         ("lark", "x: /a/", "start"),
     ],
 )
-def test_what_does_not_compile_or_has_no_text_is_refused_with_the_compilers_words(
-    language: str, source: Any, word: str
-) -> None:
+def test_a_useless_grammar_is_refused_with_the_compilers_words(language: str, source: Any, word: str) -> None:
+    """What does not compile or has no text is refused with the compiler's words."""
     with pytest.raises(GrammarRefused) as caught:
         parser(source, language)
     assert caught.value.language == language
@@ -296,7 +297,8 @@ def walk(schema: Any, seed: int, steps: int = 90) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("schema", [TREE, OPEN, {}, {"type": "array"}], ids=["tree", "open", "any", "array"])
-def test_every_walk_over_allowed_tokens_parses_and_the_guards_mask_is_exact(schema: Any) -> None:
+def test_every_walk_over_allowed_tokens_parses(schema: Any) -> None:
+    """Every walk over allowed tokens parses and the guard's mask is exact."""
     ended, guarded = 0, 0
     for seed in range(12):
         text, removed = walk(schema, seed)
@@ -318,7 +320,8 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.contract("RES-4", "FSM-6")
-def test_a_parser_is_rebuilt_from_the_committed_tokens_however_many_it_had_taken() -> None:
+def test_a_parser_is_rebuilt_from_any_number_of_committed_tokens() -> None:
+    """A parser is rebuilt from the committed tokens however many it had taken."""
     text = list(b'{"name": "Ada", "age": 36}')
     for cut in range(len(text)):
         lost, going = parser(PERSON), parser(PERSON)

@@ -68,7 +68,8 @@ def test_a_grammar_beyond_its_bounds_ends_its_job_alone_and_its_text_stays(store
 
 
 @pytest.mark.contract("RES-4", "FSM-4")
-def test_the_counted_bounds_are_reached_at_the_same_token_again_and_after_a_crash(memory: AnyStore) -> None:
+def test_counted_bounds_are_reached_at_the_same_token_after_a_crash(memory: AnyStore) -> None:
+    """The counted bounds are reached at the same token again and after a crash."""
     of = long_tokens()
     whole = run(memory, of, grammar=AMBIGUOUS, max_new_tokens=400)
     tokens = whole["usage"]["completion_tokens"]
@@ -152,7 +153,8 @@ def spend(wall_ms: list[float], cpu_ms: list[float]) -> Iterator[Spending]:
         yield spent
 
 
-def test_short_steps_never_add_up_to_too_much_and_the_processor_is_not_asked() -> None:
+def test_short_steps_never_add_up_and_read_no_clock() -> None:
+    """Short steps never add up to too much and the processor is not asked."""
     short = [MASK_MS_MAX * 0.9] * 5000
     *_, spent = spend(short, [])
     assert spent.steps == 5000
@@ -186,7 +188,8 @@ def test_a_parser_spends_by_these_clocks_and_its_fork_by_its_own(memory: AnyStor
     assert (at.spent.steps, other.spent.steps) == (2, 1)
 
 
-def test_a_job_that_is_out_of_time_ends_typed_without_the_token_that_was_one_too_many(store: AnyStore) -> None:
+def test_a_grammar_out_of_time_ends_its_job_typed(store: AnyStore) -> None:
+    """A job that is out of time ends typed without the token that was one too many."""
     of = model("aaaaaaaaaa")
     job, mate = admit(store, of, regex="a*"), admit(store, of)
     made = engine(store, of, job, mate)

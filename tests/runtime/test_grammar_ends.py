@@ -50,7 +50,8 @@ def memory() -> MemoryStore:
 
 
 @pytest.mark.parametrize("ending", [[EOS], [END], [TURN], [BLANK], [ord("7")], [EOS, END, TURN, BLANK], []])
-def test_each_of_the_list_is_masked_until_the_text_is_whole_and_allowed_from_there(ending: list[int]) -> None:
+def test_each_end_token_is_masked_until_the_text_is_whole(ending: list[int]) -> None:
+    """Each of the list is masked until the text is whole and allowed from there."""
     at = parser(ending, '"[0-9A-Z]+"')
     every = {EOS, END, TURN, BLANK, ord("7")}
     for byte in b'"12':
@@ -107,7 +108,8 @@ def test_a_text_that_only_an_end_could_go_on_with_is_invalid() -> None:
         parser([ord("a")], "abc")
 
 
-def test_a_special_token_that_a_grammar_names_is_content_unless_it_ends_the_output() -> None:
+def test_a_special_token_in_a_grammar_is_content_unless_an_end() -> None:
+    """A special token that a grammar names is content unless it ends the output."""
     source = 'start: "a" <[259]> "b"'
     at = parser([EOS], source, "lark")
     assert [at.take(token) for token in (ord("a"), TURN, ord("b"))] == [INCOMPLETE, INCOMPLETE, TERMINATED]
@@ -136,12 +138,14 @@ def test_a_stop_id_ends_no_structure_half_way_and_ends_a_whole_one_at_once(store
     assert_audited(store)
 
 
-def test_a_stop_id_whose_text_the_structure_needs_leaves_it_without_a_way_on(memory: AnyStore) -> None:
+def test_a_stop_id_that_the_structure_needs_leaves_no_way_on(memory: AnyStore) -> None:
+    """A stop id whose text the structure needs leaves it without a way on."""
     done = run(memory, preferring("a", "b"), regex="abc", stop_token_ids=[ord("b")])
     assert outcome(done) == ("a", "structured_error", False)
 
 
-def test_a_stop_id_whose_text_the_structure_can_do_without_is_written_another_way(memory: AnyStore) -> None:
+def test_text_of_a_dispensable_stop_id_is_written_another_way(memory: AnyStore) -> None:
+    """A stop id whose text the structure can do without is written another way."""
     done = run(memory, preferring(END, "E", "N", "D"), regex="END", stop_token_ids=[END])
     assert outcome(done) == ("END", "structured_complete", True)
     assert done["token_ids"] == [ord("E"), ord("N"), ord("D")]

@@ -31,7 +31,7 @@ from decodelog.runtime.loop.job import Job
 
 @pytest.mark.contract("CALL-5")
 @pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_an_output_that_ends_the_text_costs_one_call_less_than_it_has_tokens(store: AnyStore, outputs: int) -> None:
+def test_a_text_costs_one_call_less_than_it_has_tokens(store: AnyStore, outputs: int) -> None:
     """So an output whose first token is the end costs no decode at all; counted by the decoder's own session."""
     of = decoding(lanes=1)
     (eos,) = of.facts.eos_ids
@@ -173,7 +173,7 @@ def test_a_fault_whose_append_fails_leaves_nothing_of_the_spoilt_row(store: AnyS
 
 
 @pytest.mark.contract("LOG-1", "LOG-2")
-def test_only_the_commit_of_a_receipt_is_keyed_by_it_and_an_end_beside_it_is_not(store: AnyStore) -> None:
+def test_only_a_receipts_commit_is_keyed_by_it(store: AnyStore) -> None:
     """Else whichever of the two comes second would be taken for a repetition of the first."""
     held = claim(store, admit(store, model()))
     held.record(store, StartAttempt(held.durable.claim.fence, WORKER))
@@ -191,7 +191,8 @@ def test_only_the_commit_of_a_receipt_is_keyed_by_it_and_an_end_beside_it_is_not
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_log_that_ends_elsewhere_than_its_row_says_is_broken_under_its_own_fence(store: AnyStore) -> None:
+def test_a_log_that_ends_elsewhere_than_its_row_says_is_broken(store: AnyStore) -> None:
+    """A log that ends elsewhere than its row says is broken under its own fence."""
     job = admit(store, model())
     (claimed,) = store.claim(WORKER, 60_000, 1, [job])
     assert Job.load(store, claimed).durable.head == claimed.head

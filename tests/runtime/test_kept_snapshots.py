@@ -78,7 +78,8 @@ def test_a_load_begins_at_the_newest_snapshot_and_finds_the_same(store: AnyStore
     assert audit(store).ok
 
 
-def test_a_job_that_is_taken_over_at_each_snapshot_ends_like_one_that_never_was(store: AnyStore) -> None:
+def test_a_job_taken_over_at_each_snapshot_ends_the_same(store: AnyStore) -> None:
+    """A job that is taken over at each snapshot ends like one that never was."""
     of = model(TEXT)
     shown: list[str] = []
 
@@ -213,7 +214,7 @@ def test_a_store_that_fails_to_keep_them_costs_nothing(sqlite_url: str) -> None:
 
 
 @pytest.mark.contract("LOG-9")
-def test_the_append_that_ends_a_job_removes_its_snapshots_and_no_late_one_is_kept(store: AnyStore) -> None:
+def test_the_last_append_removes_snapshots_and_no_late_one_is_kept(store: AnyStore) -> None:
     """So whoever ends it, and is killed right after, leaves none."""
     job, other = begun(store), begun(store)
     kept = snapshot_of(store, job)

@@ -59,9 +59,10 @@ def record_size(tail: Path, rows: int) -> int:
 @pytest.mark.contract("RES-3", "LOG-10")
 @pytest.mark.parametrize("place", [0.0, 0.01, 0.3, 0.5, 0.77, 0.99])
 @pytest.mark.parametrize("harm", ["cut", "flip", "insert", "append"])
-def test_a_tail_that_is_torn_anywhere_costs_the_rows_behind_and_never_a_wrong_one(
+def test_a_tail_torn_anywhere_costs_rows_and_gives_no_wrong_one(
     store: AnyStore, of: ScriptedModel, folder: Path, place: float, harm: str
 ) -> None:
+    """A tail that is torn anywhere costs the rows behind and never a wrong one."""
     whole = run(store, of, **SAMPLED)
     job = killed(store, of, folder, TURNS)
     processed = state_of(store, job).frontier.processed
@@ -127,7 +128,7 @@ def test_rows_whose_step_was_not_durable_yet_are_in_nobodys_way(
 
 
 @pytest.mark.parametrize("written", range(WRITES))
-def test_a_folder_that_is_removed_between_any_two_writes_is_kept_again_from_the_first_row_on(
+def test_a_removed_folder_is_kept_again_from_the_first_row(
     store: AnyStore, of: ScriptedModel, folder: Path, written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the crank has handed over more rows meanwhile, and where nothing comes after it but the job's end."""
@@ -179,9 +180,10 @@ def test_one_record_more_a_step_whatever_came_before(store: AnyStore, of: Script
     assert job in {row.job for row in store.rows()}
 
 
-def test_whoever_wakes_and_writes_to_the_tail_of_its_successor_makes_no_row_wrong(
+def test_a_woken_worker_that_writes_to_a_new_tail_spoils_no_row(
     store: AnyStore, of: ScriptedModel, folder: Path
 ) -> None:
+    """Whoever wakes and writes to the tail of its successor makes no row wrong."""
     whole = run(store, of, **SAMPLED)
     job, sleeping, first = begun(store, of, folder, 6)
     second = Segments(folder, 4)

@@ -78,7 +78,7 @@ def selections(store: AnyStore, job: str) -> list[Selection]:
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 0.01, "seed": 3}], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("wanted", [1, 50, 106])
 @pytest.mark.parametrize("stop_ids", [(), (0, 7)])
-def test_every_end_token_of_several_and_every_stop_id_waits_for_the_minimum(
+def test_every_end_token_and_stop_id_waits_for_the_minimum(
     store: AnyStore, wanted: int, stop_ids: tuple[int, ...], sampled: dict[str, Any]
 ) -> None:
     """The model wants a secondary end token at the second step, and at every one after the minimum."""
@@ -105,7 +105,7 @@ def test_each_end_token_of_several_ends_the_output(store: AnyStore, wanted: int)
 
 
 @pytest.mark.contract("CALL-9", "FSM-9")
-def test_a_cancel_while_the_prompt_is_computed_commits_and_shows_nothing_and_frees_the_lane_once(
+def test_a_cancel_during_prefill_commits_nothing_and_frees_the_lane(
     store: AnyStore,
 ) -> None:
     """There is one lane: whoever comes next has it, and no second one comes into being."""

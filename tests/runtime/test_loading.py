@@ -75,7 +75,8 @@ def test_a_load_that_hangs_holds_nobody_up_and_gives_its_jobs_back(store: AnySto
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_load_that_takes_longer_than_a_lease_keeps_its_job_and_others_their_turns(store: AnyStore) -> None:
+def test_a_load_longer_than_a_lease_keeps_its_job(store: AnyStore) -> None:
+    """A load that takes longer than a lease keeps its job and others their turns."""
     go_on = threading.Event()
     heard: dict[str, Problem] = {}
     models = {"slow": model("Hello"), "endless": model(**ENDLESS)}

@@ -186,7 +186,8 @@ def test_the_text_ends_before_the_first_byte_of_whatever_stopped_it(
     assert_audited(memory)
 
 
-def test_an_unfinished_character_before_a_stop_id_is_replaced_as_at_any_end(memory: AnyStore) -> None:
+def test_an_unfinished_character_before_a_stop_id_is_replaced(memory: AnyStore) -> None:
+    """An unfinished character before a stop id is replaced as at any end."""
     of = ScriptedModel(ScriptedConfig(script=Script(tokens=(ord("a"), 0xF0, 0x9F, END)), pieces=PIECES))
     assert run(memory, of, stop_token_ids=[END])["text"] == "a\ufffd"
 
@@ -215,14 +216,16 @@ def test_an_end_token_is_the_models_own_and_shown_as_the_token_that_it_is(memory
         assert (done["text"] == text, done["matched_stop"]) == (True, EOS), done["text"]
 
 
-def test_under_a_grammar_the_text_is_the_structure_also_where_special_tokens_are_shown(memory: AnyStore) -> None:
+def test_under_a_grammar_the_text_is_the_structure(memory: AnyStore) -> None:
+    """Under a grammar the text is the structure also where special tokens are shown."""
     done = run(memory, writing("12"), regex="[0-9]+", skip_special_tokens=False)
     assert (done["text"], done["structure_complete"]) == ("12", True)
     done = run(memory, writing("12"), regex="[0-9]+", skip_special_tokens=False, include_stop=True)
     assert (done["text"] != "12", done["structure_complete"]) == (True, False)
 
 
-def test_before_the_least_number_of_tokens_a_stop_id_is_held_back_and_counts_from_there_on(memory: AnyStore) -> None:
+def test_a_stop_id_is_held_back_until_the_minimum(memory: AnyStore) -> None:
+    """Before the least number of tokens a stop id is held back and counts from there on."""
     row = [0.0] * END + [9.0]
     row[ord("a")] = 5.0
     of = ScriptedModel(ScriptedConfig(script=Script(rows=(tuple(row),), then="repeat"), pieces=PIECES))

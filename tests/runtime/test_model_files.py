@@ -36,9 +36,8 @@ def checkpoint(directory: Path, **changes: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.contract("FAM-8")
 @pytest.mark.parametrize("head", [torch.ones(11, 16), torch.zeros(11, 15), torch.zeros(12, 16)])
-def test_a_head_beside_a_config_that_says_it_is_the_embedding_is_refused_naming_both(
-    tmp_path: Path, head: torch.Tensor
-) -> None:
+def test_a_head_that_contradicts_a_tied_config_is_refused(tmp_path: Path, head: torch.Tensor) -> None:
+    """A head beside a config that says it is the embedding is refused naming both."""
     tensors = checkpoint(tmp_path, tie_word_embeddings=True)
     save_file(tensors | {HEAD: head}, tmp_path / "model.safetensors")
     with pytest.raises(ContradictoryModel, match="tie_word_embeddings") as caught:

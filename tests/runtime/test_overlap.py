@@ -112,9 +112,10 @@ def test_a_call_runs_beside_the_append_and_nothing_of_it_is_seen_before(store: A
 
 @pytest.mark.contract("LOG-4", "CALL-9", "LOG-10")
 @pytest.mark.parametrize("turns", range(1, 6))
-def test_what_a_failed_append_invalidates_is_dropped_and_the_job_ends_with_the_same_bytes(
+def test_what_a_failed_append_invalidates_is_dropped(
     store: AnyStore, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What a failed append invalidates is dropped and the job ends with the same bytes."""
     monkeypatch.setattr(patience, "FIRST_WAIT_S", 0.0)
     expected = run(store, model(**SEEDED), **SAMPLED)
     seen: list[Emission] = []
@@ -234,9 +235,8 @@ def test_an_append_whose_answer_is_lost_is_found_again_and_published_once(
 
 @pytest.mark.contract("LOG-4", "LOG-7", "OUT-7", "POL-7")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_turns_beside_and_in_place_keep_one_order_with_jobs_that_come_end_and_are_lost(
-    store: AnyStore, seed: int
-) -> None:
+def test_turns_beside_and_in_place_keep_one_order(store: AnyStore, seed: int) -> None:
+    """Turns beside and in place keep one order with jobs that come end and are lost."""
     rng = random.Random(seed)
     seen: dict[str, list[Emission]] = {}
     drafts = [{**SAMPLED, "seed": index, "max_new_tokens": rng.randint(1, 14)} for index in range(20)]

@@ -228,7 +228,8 @@ def test_rows_whose_plans_differ_in_numbers_only_go_together() -> None:
     assert len(group_rows((GREEDY,) * 10, 1 << 16, torch.device("cpu"))) == 5
 
 
-def test_edits_that_follow_each_other_are_one_step_and_a_cut_between_them_makes_two() -> None:
+def test_adjacent_edits_are_one_step_and_a_cut_between_makes_two() -> None:
+    """Edits that follow each other are one step and a cut between them makes two."""
     one, other = BannedTokens((1,)), BannedTokens((2,))
     shapes = {
         (one, other): [EditStep],

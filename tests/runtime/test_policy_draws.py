@@ -19,9 +19,10 @@ from decodelog.runtime.policy.plan import Plan
 
 @pytest.mark.contract("POL-5", "FSM-5")
 @given(shapes, units, st.floats(0.1, 5), st.integers(0, 50))
-def test_the_choice_is_the_first_token_whose_cumulated_probability_exceeds_the_draw(
+def test_the_choice_is_the_first_token_whose_sum_exceeds_the_draw(
     shape: tuple[int, int, int], unit: float, warmth: float, k: int
 ) -> None:
+    """The choice is the first token whose cumulated probability exceeds the draw."""
     rows = random_rows(*shape)
     plan = Plan.of(warmth, k)
     for row, selection in enumerate(chosen(decide(logits(rows), [plan] * len(rows), [unit] * len(rows)))):
@@ -38,9 +39,8 @@ def test_the_choice_is_the_first_token_whose_cumulated_probability_exceeds_the_d
 @pytest.mark.contract("POL-5")
 @given(shapes, st.sampled_from([Plan.of(1.3), Plan.of(0.7, 5), Plan.of(1.0, 0, 0.8), Plan.of(1.0, 7, 0.9)]))
 @settings(max_examples=30)
-def test_the_intervals_of_a_row_tile_the_unit_interval_in_order_of_token_id(
-    shape: tuple[int, int, int], plan: Plan
-) -> None:
+def test_a_rows_intervals_tile_the_unit_interval_in_id_order(shape: tuple[int, int, int], plan: Plan) -> None:
+    """The intervals of a row tile the unit interval in order of token id."""
     row = random_rows(*shape)[0]
     at, token = 0.0, -1
     while at < 1.0:

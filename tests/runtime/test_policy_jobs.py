@@ -38,7 +38,7 @@ def selections(store: AnyStore, job: str) -> list[Selection]:
 
 
 @pytest.mark.contract("POL-2", "OUT-3")
-def test_every_end_token_and_stop_id_is_masked_until_the_minimum_is_committed(store: AnyStore) -> None:
+def test_every_end_token_and_stop_id_is_masked_until_the_minimum(store: AnyStore) -> None:
     """The model wants a secondary end token, and a stop id, before the minimum."""
     hello = model("ab")
     job = admit(store, hello, min_new_tokens=4)
@@ -70,7 +70,8 @@ def test_an_ignored_end_token_is_an_ordinary_one_before_the_minimum_too(store: A
 
 
 @pytest.mark.contract("POL-2")
-def test_a_minimum_with_no_token_that_ends_the_output_holds_nothing_back_at_any_step(store: AnyStore) -> None:
+def test_a_minimum_without_end_tokens_holds_nothing_back(store: AnyStore) -> None:
+    """A minimum with no token that ends the output holds nothing back at any step."""
     for draft, held_back in (({"ignore_eos": True}, 0), ({"ignore_eos": True, "stop_token_ids": [66]}, 1), ({}, 1)):
         plan = claim(store, admit(store, model("ab"), min_new_tokens=4, **draft)).plan
         assert len([each for each in plan.transforms if isinstance(each, MinNewTokens)]) == held_back, draft
@@ -101,9 +102,8 @@ def test_penalties_look_back_on_what_was_committed(store: AnyStore) -> None:
 @pytest.mark.contract("POL-7", "RES-4", "POL-2")
 @pytest.mark.parametrize("form", ["prefill", "reexecute"])
 @pytest.mark.parametrize("turns", [1, 5, 13])
-def test_a_job_with_penalties_taken_over_after_any_turn_ends_as_if_nothing_had_happened(
-    store: AnyStore, form: str, turns: int
-) -> None:
+def test_a_job_with_penalties_may_be_taken_over_after_any_turn(store: AnyStore, form: str, turns: int) -> None:
+    """A job with penalties taken over after any turn ends as if nothing had happened."""
     of = model(**SEEDED)
     whole = run(store, of, **SHAPED)
     job = admit(store, of, **SHAPED)

@@ -106,7 +106,8 @@ def test_a_mask_of_all_tokens_changes_nothing() -> None:
 @pytest.mark.contract("FSM-10")
 @pytest.mark.parametrize("fault", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("plan", PLANS)
-def test_a_row_that_is_not_finite_is_a_numeric_fault_also_where_the_mask_hides_it(fault: float, plan: Plan) -> None:
+def test_a_row_that_is_not_finite_is_a_fault_also_behind_a_mask(fault: float, plan: Plan) -> None:
+    """A row that is not finite is a numeric fault also where the mask hides it."""
     rows = rows_of(1, 2, 8)
     rows[0, 3] = fault
     mask = np.ones(8, bool)

@@ -149,9 +149,8 @@ def test_no_edit_leaves_the_range_of_its_type(transform: Transform) -> None:
 
 @pytest.mark.contract("POL-4")
 @given(tied_rows, st.floats(0, 1), st.booleans())
-def test_typical_p_keeps_the_shortest_prefix_of_its_ranking_and_of_equals_the_lowest_ids(
-    row: list[float], p: float, ranked_before: bool
-) -> None:
+def test_typical_p_keeps_the_shortest_prefix_of_its_ranking(row: list[float], p: float, ranked_before: bool) -> None:
+    """Typical_p keeps the shortest prefix of its ranking and of equals the lowest ids."""
     values = torch.tensor([row])
     logs = values[0].double().log_softmax(-1)
     deviation = (-logs + (logs.exp() * logs).sum()).abs()
@@ -167,9 +166,8 @@ def test_typical_p_keeps_the_shortest_prefix_of_its_ranking_and_of_equals_the_lo
 
 @pytest.mark.contract("POL-4")
 @given(tied_rows, st.data())
-def test_greedy_takes_the_best_of_the_edited_scores_and_of_equals_the_lowest_id(
-    row: list[float], data: st.DataObject
-) -> None:
+def test_greedy_takes_the_best_edited_score_and_the_lowest_id(row: list[float], data: st.DataObject) -> None:
+    """Greedy takes the best of the edited scores and of equals the lowest id."""
     token = st.integers(0, len(row) - 1)
     biases = data.draw(st.dictionaries(token, st.sampled_from([-2.0, 0.5, 1.5, 2.0]), max_size=6))
     banned = data.draw(st.sets(token, max_size=len(row) - 1))

@@ -100,7 +100,8 @@ def test_row_i_scores_token_i_plus_1_however_the_prompt_is_cut_into_chunks(decod
     assert scored(decoder, LONG, 3, chunk) == tokens
 
 
-def test_to_look_at_the_prompt_changes_no_score_of_the_call_and_no_count_of_its_work(decoder: Decoder) -> None:
+def test_looking_at_the_prompt_changes_no_score_and_no_count(decoder: Decoder) -> None:
+    """To look at the prompt changes no score of the call and no count of its work."""
     seen: list[torch.Tensor] = []
     found = []
     for watch in (None, lambda rows: seen.append(rows.clone())):
@@ -119,7 +120,8 @@ def test_to_look_at_the_prompt_changes_no_score_of_the_call_and_no_count_of_its_
 
 
 @given(st.data())
-def test_equal_scores_are_listed_by_their_ids_and_parts_of_any_length_give_the_same(data: st.DataObject) -> None:
+def test_equal_scores_are_listed_by_id_for_parts_of_any_length(data: st.DataObject) -> None:
+    """Equal scores are listed by their ids and parts of any length give the same."""
     prompt = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=9))
     rows = torch.tensor([data.draw(st.lists(st.sampled_from([0.0, 1.0]), min_size=5, max_size=5)) for _ in prompt])
     axis = VocabularyAxis(5, "five")
@@ -140,7 +142,8 @@ def test_equal_scores_are_listed_by_their_ids_and_parts_of_any_length_give_the_s
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_row_that_is_not_finite_spoils_the_record_unless_no_token_needs_it(bad: float, place: int) -> None:
+def test_a_row_that_is_not_finite_spoils_a_record_that_needs_it(bad: float, place: int) -> None:
+    """A row that is not finite spoils the record unless no token needs it."""
     rows = torch.zeros(3, SIZE)
     rows[place, 11] = bad
     scores = PromptScores([1, 2, 3], 1, AXIS)
@@ -193,7 +196,7 @@ def test_a_prompt_is_recorded_once_and_shown_alike_in_stream_and_result(
     assert_audited(store)
 
 
-def test_an_echo_without_output_is_legal_and_scores_the_prompt_where_log_probabilities_are_asked_for(
+def test_an_echo_without_output_scores_the_prompt_on_request(
     store: AnyStore,
 ) -> None:
     """Five tokens, one alternative each, none generated: the first has no value, and all others have one."""
@@ -251,7 +254,8 @@ def cancelled(job: str) -> dict[str, list[FinishReason]]:
 
 
 @pytest.mark.contract("FSM-9")
-def test_a_job_that_is_cancelled_before_its_first_call_has_no_record_and_one_after_it_does(store: AnyStore) -> None:
+def test_a_prompt_is_recorded_only_after_the_first_call(store: AnyStore) -> None:
+    """A job that is cancelled before its first call has no record and one after it does."""
     of = model("Hello")
     for turns, recorded in ((0, False), (1, True)):
         job = admit(store, of, prompt="go: ", echo_prompt=True, prompt_logprobs=1)

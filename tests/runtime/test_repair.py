@@ -66,9 +66,10 @@ def test_a_worker_that_dies_before_the_repair_leaves_it_to_the_next(store: AnySt
 
 @pytest.mark.contract("FSM-10")
 @pytest.mark.parametrize(("times", "state"), [(2, "CLOSED"), (None, "FAILED")])
-def test_a_repair_that_fails_is_tried_again_and_a_promise_that_cannot_be_kept_fails_the_job(
+def test_a_failed_repair_is_retried_and_in_the_end_fails_the_job(
     store: AnyStore, times: int | None, state: str
 ) -> None:
+    """A repair that fails is tried again and a promise that cannot be kept fails the job."""
     of = model("Hey", faults=(Fault(step=4, kind="raise", times=times),))
     done = run(store, of, **REPAIRED)
     assert (done["state"], done["text"]) == (state, "Hey")
@@ -78,7 +79,8 @@ def test_a_repair_that_fails_is_tried_again_and_a_promise_that_cannot_be_kept_fa
 
 
 @pytest.mark.contract("FSM-9", "FSM-7")
-def test_a_cancel_before_the_repair_ends_the_job_as_cancelled_with_all_of_its_text(store: AnyStore) -> None:
+def test_a_cancel_before_the_repair_keeps_all_text(store: AnyStore) -> None:
+    """A cancel before the repair ends the job as cancelled with all of its text."""
     of = model("Hey")
     job = admit(store, of, **REPAIRED)
     made = engine(store, of, job)
@@ -93,7 +95,7 @@ def test_a_cancel_before_the_repair_ends_the_job_as_cancelled_with_all_of_its_te
 
 
 @pytest.mark.contract("CALL-4")
-def test_the_last_token_has_a_row_in_a_full_context_and_without_a_repair_the_context_has_one_more(
+def test_a_repaired_last_token_has_a_row_in_a_full_context(
     store: AnyStore,
 ) -> None:
     """As long as the context allows: the repair takes the last position, so the output is one token shorter."""
@@ -112,9 +114,10 @@ def test_the_last_token_has_a_row_in_a_full_context_and_without_a_repair_the_con
 
 @pytest.mark.contract("CALL-4")
 @pytest.mark.parametrize(("draft", "prompt"), [({}, 6), (REPAIRED, 5)])
-def test_a_prompt_may_fill_the_context_but_for_the_row_of_a_token_that_is_processed(
+def test_a_prompt_may_fill_the_context_but_for_a_processed_token(
     store: AnyStore, draft: dict[str, Any], prompt: int
 ) -> None:
+    """A prompt may fill the context but for the row of a token that is processed."""
     of = ScriptedModel(ScriptedConfig(script=Script(text="abcdefgh", then="repeat"), context=6))
     job = admit(store, of, ignore_eos=True, token_ids=[257] * prompt, max_new_tokens=1, **draft)
     finish(engine(store, of, job))
@@ -141,9 +144,8 @@ def test_without_output_there_is_nothing_to_repair(store: AnyStore) -> None:
 
 @pytest.mark.contract("FSM-7", "FSM-9")
 @pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.TIMEOUT])
-def test_what_held_before_the_repair_is_recorded_beside_an_end_from_outside(
-    store: AnyStore, reason: FinishReason
-) -> None:
+def test_triggers_before_the_repair_are_recorded_with_an_outside_end(store: AnyStore, reason: FinishReason) -> None:
+    """What held before the repair is recorded beside an end from outside."""
     of = model("Hey you")
     job = admit(store, of, max_new_tokens=2, **REPAIRED)
     made = engine(store, of, job)
@@ -176,7 +178,8 @@ def test_a_structure_that_cannot_go_on_is_repaired_by_whoever_comes_next(store: 
 
 
 @pytest.mark.contract("OUT-5", "FSM-9")
-def test_a_structure_whose_end_a_stop_cut_off_is_incomplete_however_the_job_ends(store: AnyStore) -> None:
+def test_a_structure_cut_by_a_stop_is_incomplete(store: AnyStore) -> None:
+    """A structure whose end a stop cut off is incomplete however the job ends."""
     of = says([b'{"a":', b"1", b"}"])
     job = admit(store, of, stop=["}"], stop_on_json=True, **REPAIRED)
     made = engine(store, of, job)

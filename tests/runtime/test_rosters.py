@@ -259,9 +259,7 @@ def interrupted_at(boundary: int, work: Callable[[], object]) -> bool:
 
 
 @pytest.mark.contract("CALL-2")
-def test_an_interruption_anywhere_in_a_selection_finds_all_lanes_old_or_all_new(
-    session: Session, lanes: list[Lane]
-) -> None:
+def test_an_interrupted_selection_leaves_all_lanes_old_or_all_new(session: Session, lanes: list[Lane]) -> None:
     """At every boundary of bytecode, which is where a signal's handler runs."""
     seen, boundary = set(), 0
     while True:

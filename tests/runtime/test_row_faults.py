@@ -136,9 +136,8 @@ def test_a_fault_of_one_job_is_its_own(
 
 
 @pytest.mark.contract("POL-7")
-def test_what_cannot_be_written_of_one_job_keeps_nobody_else_s_from_the_log(
-    store: AnyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_event_of_one_job_stops_no_other_job(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written of one job keeps nobody else's from the log."""
     of = model(TEXT)
     bad, good = admit(store, of), admit(store, of)
     propose = Job.propose

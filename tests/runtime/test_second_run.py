@@ -122,9 +122,10 @@ LIVES = {
 @pytest.mark.contract("LOG-7", "LOG-10")
 @pytest.mark.parametrize("sampled", [{}, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("life", LIVES)
-def test_a_job_is_run_again_to_the_same_bits_whatever_became_of_its_workers(
+def test_a_job_is_run_again_to_the_same_bits_after_any_kills(
     store: AnyStore, of: ScriptedModel, tmp_path: Path, life: str, sampled: dict[str, Any]
 ) -> None:
+    """A job is run again to the same bits whatever became of its workers."""
     job = admit(store, of, **DRAFT | sampled)
     for number, tenure in enumerate([*LIVES[life], Tenure(2)]):
         hold(store, of, tmp_path / "kept", [job], tenure, f"worker {number}")
@@ -196,9 +197,10 @@ def test_a_rebuild_by_calls_after_one_by_calls_is_the_lane_that_was_lost(store: 
 
 
 @pytest.mark.contract("CALL-9", "FSM-10")
-def test_a_lane_that_a_failed_call_cost_is_made_again_in_the_second_run_too(
+def test_a_second_run_rebuilds_lanes_lost_to_failed_calls(
     store: AnyStore, of: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A lane that a failed call cost is made again in the second run too."""
     job = admit(store, of, **DRAFT)
     made, session = engine(store, of, job), of.session(1)
     turn(made, 5)

@@ -183,9 +183,10 @@ def test_a_job_that_has_ended_leaves_nothing_behind(store: AnyStore, of: Model, 
 
 @pytest.mark.contract("LOG-9")
 @pytest.mark.parametrize("turns", [4, 5, 6, 7, 8])
-def test_a_worker_that_wakes_after_its_job_was_ended_and_erased_leaves_no_cache(
+def test_a_worker_that_wakes_after_an_erasure_leaves_no_cache(
     store: AnyStore, of: Model, folder: Path, turns: int
 ) -> None:
+    """A worker that wakes after its job was ended and erased leaves no cache."""
     job, made, segments = begun(store, of, folder, turns)
     cancel(store, job, "caller", dead=lambda owners: list(owners))
     assert erase(store, job, folder).done
@@ -210,9 +211,10 @@ def test_a_job_that_is_given_up_keeps_no_cache(store: AnyStore, of: Model, folde
     assert kept(folder) == []
 
 
-def test_a_folder_that_somebody_removes_meanwhile_costs_its_job_time_and_others_nothing(
+def test_a_removed_cache_folder_costs_its_job_time_alone(
     store: AnyStore, of: Model, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A folder that somebody removes meanwhile costs its job time and others nothing."""
     told: list[OSError] = []
     other, segments = admit(store, of, **SAMPLED), Segments(folder, EVERY, say=told.append)
     job = admit(store, of, **SAMPLED)
@@ -356,9 +358,7 @@ def test_a_prompt_that_is_still_to_be_scored_is_computed(store: AnyStore, of: Mo
     assert [form for form, _ in rebuilds(store, job)] == ["tensors"]
 
 
-def test_a_session_whose_rows_cannot_be_kept_is_rebuilt_by_calls_and_leaves_no_file(
-    store: AnyStore, folder: Path
-) -> None:
+def test_a_session_whose_rows_cannot_be_kept_is_rebuilt_by_calls(store: AnyStore, folder: Path) -> None:
     """As of a model that runs elsewhere: it is asked for calls, and for nothing else."""
     of = model("Hello, world.")
     job, segments = admit(store, of), Segments(folder, EVERY)
@@ -369,9 +369,7 @@ def test_a_session_whose_rows_cannot_be_kept_is_rebuilt_by_calls_and_leaves_no_f
     assert [form for form, _ in rebuilds(store, job)] == ["prefill"]
 
 
-def test_a_worker_that_has_let_go_of_a_job_begins_anew_where_it_gets_the_job_back(
-    store: AnyStore, of: Model, folder: Path
-) -> None:
+def test_a_worker_that_gets_a_job_back_begins_its_cache_anew(store: AnyStore, of: Model, folder: Path) -> None:
     """Another may have had it meanwhile, and its rows are then others than those that this worker kept."""
     whole = run(store, of, **SAMPLED)
     job, made, segments = begun(store, of, folder, 9)

@@ -159,7 +159,8 @@ def test_a_structured_job_beside_others_decides_as_it_does_alone(store: AnyStore
 
 @pytest.mark.contract("RES-4", "FSM-4", "FSM-6")
 @pytest.mark.parametrize("turns", [1, 12, 17, 33])
-def test_a_job_lost_in_the_middle_of_its_structure_goes_on_where_the_grammar_was(store: AnyStore, turns: int) -> None:
+def test_a_job_lost_inside_its_structure_resumes_there(store: AnyStore, turns: int) -> None:
+    """A job lost in the middle of its structure goes on where the grammar was."""
     of = model(seed=7, period=64, spread=2.0)
     draft = {"json_schema": PERSON, "temperature": 1.0, "seed": 2, "max_new_tokens": 50, "logprobs": 2}
     expected = run(store, of, **draft)
@@ -193,7 +194,8 @@ def test_a_recorded_receipt_is_committed_with_what_the_parser_had_said(store: An
 
 
 @pytest.mark.contract("FSM-5", "LOG-3")
-def test_the_log_says_where_each_token_left_the_parser_and_by_which_library(store: AnyStore) -> None:
+def test_the_log_records_the_parsers_standing_and_its_library(store: AnyStore) -> None:
+    """The log says where each token left the parser and by which library."""
     job = admit(store, model("ab"), regex="ab?c?")
     finish(engine(store, model("ab"), job))
     events = [event for record in store.read(job) for event in record.events]
@@ -243,7 +245,8 @@ def test_a_job_in_hand_whose_tokens_are_not_of_its_grammar_fails_alone(store: An
 
 
 @pytest.mark.contract("OUT-6", "OUT-7")
-def test_a_job_without_a_grammar_ends_after_its_first_value_also_across_a_crash(store: AnyStore) -> None:
+def test_a_detector_ends_a_job_after_its_first_value_across_a_crash(store: AnyStore) -> None:
+    """A job without a grammar ends after its first value also across a crash."""
     of = model('Here it is: {"a": ["}", 1]} and {"more": 2}')
     for turns in (0, 5, 14, 20):
         job = admit(store, of, stop_on_json=True)

@@ -306,9 +306,8 @@ def test_an_unlimited_budget_is_a_word_and_no_number(store: AnyStore) -> None:
 
 @pytest.mark.contract("ENV-6")
 @pytest.mark.parametrize("empty", [{"prompt": ""}, {"token_ids": []}, {"messages": []}])
-def test_an_empty_prompt_is_refused_at_the_door_and_the_running_job_is_untouched(
-    store: AnyStore, empty: dict[str, Any]
-) -> None:
+def test_an_empty_prompt_is_refused_and_the_running_job_untouched(store: AnyStore, empty: dict[str, Any]) -> None:
+    """An empty prompt is refused at the door and the running job is untouched."""
     of = says([b"Hel", b"lo, ", b"world."])
     running = admit(store, of)
     made = engine(store, of, running)

@@ -73,7 +73,7 @@ def test_a_byte_level_stream_is_the_librarys_own_decoding(request: pytest.Fixtur
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["sentence_piece", "metaspace", "unigram"])
-def test_a_byte_fallback_stream_of_whole_characters_is_the_librarys_own_decoding(
+def test_a_byte_fallback_stream_equals_the_librarys_decoding(
     request: pytest.FixtureRequest, name: str, seed: int
 ) -> None:
     """Where bytes are ill-formed the library replaces every byte of the run; see the test above for those."""

@@ -106,9 +106,10 @@ SPELLED = st.lists(WHOLE, min_size=1, max_size=8).map(lambda parts: [index for p
 @given(prompt=SPELLED, ids=SPELLED)
 @example(prompt=[1], ids=[262])
 @example(prompt=[259], ids=[262, 263])
-def test_a_continuations_pieces_are_what_the_whole_decoding_adds_to_the_prompts(
+def test_a_continuations_pieces_are_what_it_adds_to_the_decoding(
     sentence_piece: TextInterface, metaspace: TextInterface, prompt: list[int], ids: list[int]
 ) -> None:
+    """A continuation's pieces are what the whole decoding adds to the prompt's."""
     assert continues(sentence_piece, prompt, ids)
     assert continues(metaspace, prompt, ids)
 
@@ -150,7 +151,8 @@ def test_a_broken_tokenizer_file_is_named(tmp_path: Path, content: str | None) -
 
 @pytest.mark.contract("ENV-1")
 @pytest.mark.parametrize("kind", ["BPE", "WordLevel"])
-def test_an_id_beyond_any_vocabulary_is_refused_before_an_array_is_made_for_it(tmp_path: Path, kind: str) -> None:
+def test_an_id_beyond_any_vocabulary_is_refused_before_allocation(tmp_path: Path, kind: str) -> None:
+    """An id beyond any vocabulary is refused before an array is made for it."""
     path = tmp_path / "tokenizer.json"
     vocabulary = {"a": 0, "b": 1, "[UNK]": 2}
     tokenizer = Tokenizer(

@@ -73,9 +73,10 @@ def test_a_grammar_without_end_is_refused_once_and_for_all(
 
 
 @pytest.mark.contract("OUT-5", "LOG-7")
-def test_a_job_with_such_a_grammar_is_left_with_its_reason_and_its_mates_go_on(
+def test_a_job_with_such_a_grammar_is_left_and_its_mates_go_on(
     store: AnyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A job with such a grammar is left with its reason and its mates go on."""
     of = model("Hello")
     heard: dict[str, Problem] = {}
     good = admit(store, of)

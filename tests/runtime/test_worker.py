@@ -90,7 +90,8 @@ def test_the_same_command_twice_is_one_command(store: AnyStore) -> None:
 
 
 @pytest.mark.contract("LOG-8", "LOG-7")
-def test_a_job_that_waits_or_whose_owner_is_gone_is_cancelled_by_the_caller(store: AnyStore) -> None:
+def test_a_job_without_a_living_owner_is_cancelled_by_the_caller(store: AnyStore) -> None:
+    """A job that waits or whose owner is gone is cancelled by the caller."""
     of = model("Hello")
     waiting, orphan = admit(store, of), admit(store, of)
     first = cancel(store, waiting, "canceller")
@@ -106,7 +107,8 @@ def test_a_job_that_waits_or_whose_owner_is_gone_is_cancelled_by_the_caller(stor
 
 
 @pytest.mark.contract("LOG-8", "LOG-7")
-def test_a_cancel_that_a_replaced_worker_has_read_is_answered_by_the_next_owner(store: AnyStore) -> None:
+def test_the_next_owner_answers_a_cancel_that_was_only_read(store: AnyStore) -> None:
+    """A cancel that a replaced worker has read is answered by the next owner."""
     of = model(**ENDLESS)
     job = admit(store, of, max_new_tokens=100_000, ignore_eos=True)
     replaced = worker(store, of)
@@ -136,7 +138,8 @@ def test_a_claim_whose_answer_was_lost_is_made_again(store: AnyStore) -> None:
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_that_somebody_else_took_before_its_log_was_read_is_lost_and_not_broken(store: AnyStore) -> None:
+def test_a_job_taken_before_its_log_was_read_is_lost_not_broken(store: AnyStore) -> None:
+    """A job that somebody else took before its log was read is lost and not broken."""
     of = model("Hello")
     job = admit(store, of)
     (late,) = store.claim("sleeper", LEASE_MS, 1)
@@ -332,7 +335,8 @@ def test_the_readers_of_several_models_are_entered_one_at_a_time() -> None:
 
 @pytest.mark.contract("LOG-7")
 @pytest.mark.parametrize("bad", [0, 1])
-def test_every_engine_is_closed_and_every_lease_released_where_one_close_fails(store: AnyStore, bad: int) -> None:
+def test_one_failed_close_keeps_no_engine_open_and_no_lease_held(store: AnyStore, bad: int) -> None:
+    """Every engine is closed and every lease released where one close fails."""
     of = [model("Hello"), model("World")]
     jobs = [admit(store, each) for each in of]
     made = worker(store, of[0])
@@ -374,7 +378,7 @@ def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store: AnyS
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_whose_turn_ends_the_worker_is_given_up_in_the_end_and_its_mates_are_not(
+def test_a_job_that_ends_its_workers_is_given_up_and_its_mates_not(
     store: AnyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a worker dies of need not be a signal; what it does not give back counts as a tenure that has stalled."""
@@ -388,9 +392,8 @@ def test_a_job_whose_turn_ends_the_worker_is_given_up_in_the_end_and_its_mates_a
 
 
 @pytest.mark.contract("LOG-7", "LOG-10")
-def test_whoever_asks_for_a_job_may_be_killed_over_it_as_often_as_that_takes(
-    store: AnyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kills_over_a_job_that_was_asked_for_are_not_counted(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a job may be killed over it as often as that takes."""
     of = model("Hello")
     job = admit(store, of)
     assert deaths(store, of, job, monkeypatch, asked=True, at_most=2 * TENURES_STALLED_MAX) == 2 * TENURES_STALLED_MAX

@@ -54,7 +54,9 @@ def test_a_locked_database_is_waited_for_wherever_the_worker_meets_it(store: Any
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_whose_claim_was_never_answered_is_claimed_again_by_the_same_worker(store: AnyStore) -> None:
+def test_a_job_whose_claim_was_not_answered_is_claimed_again(store: AnyStore) -> None:
+    """A job whose claim was never answered is claimed again by the same worker."""
+
     class Unanswered(Locked):
         def claim(self, *arguments: Any, **options: Any) -> list[Claim]:
             claims = self._store.claim(*arguments, **options)
@@ -72,9 +74,9 @@ def test_a_job_whose_claim_was_never_answered_is_claimed_again_by_the_same_worke
 
 
 @pytest.mark.contract("LOG-2", "LOG-7")
-def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_is_said_once(
-    store: AnyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_waits_for_its_database_and_says_so_once(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that is away for longer than a lease is waited for and that is said once."""
+
     class Away(Locked):
         """Every call of every thread fails, from the third append on, for longer than its lease."""
 
@@ -106,9 +108,9 @@ def test_a_database_that_is_away_for_longer_than_a_lease_is_waited_for_and_that_
 
 @pytest.mark.contract("LOG-2")
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_database_that_does_not_come_back_is_a_typed_error_after_the_stated_time(
-    store: AnyStore, stopped: bool
-) -> None:
+def test_a_database_that_stays_away_is_a_typed_error_in_time(store: AnyStore, stopped: bool) -> None:
+    """A database that does not come back is a typed error after the stated time."""
+
     class Gone(Locked):
         def __getattr__(self, name: str) -> Any:
             if stopped and name in ("append", "begin"):
@@ -146,7 +148,8 @@ class Still:
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_wait_that_ran_out_makes_the_next_ones_short_until_something_succeeds() -> None:
+def test_a_wait_that_ran_out_makes_the_next_ones_short() -> None:
+    """A wait that ran out makes the next ones short until something succeeds."""
     host, back_at = Still(), [0.0]
 
     def answer() -> str:

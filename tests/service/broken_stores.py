@@ -21,10 +21,10 @@ import torch
 from decodelog.fsm.errors import DatabaseLocked, Problem
 from decodelog.fsm.failpoints import Reached
 from decodelog.fsm.ports import Append, AppendResult, Durable, JobRow, Outcome
-from decodelog.service.lab.torture import campaign, child, harm, siege
-from decodelog.service.lab.torture.adversities import rehearse_load
+from decodelog.service.lab.torture import campaign, child, outages, siege
 from decodelog.service.lab.torture.child import Body, Mark, Place, Running
 from decodelog.service.lab.torture.databases import SqliteGround
+from decodelog.service.lab.torture.disruptions import rehearse_load
 from decodelog.service.lab.torture.scenes import SCENES
 from decodelog.service.lab.torture.siege import Siege
 from decodelog.service.lab.torture.signals import held_back
@@ -109,7 +109,7 @@ def unseen(folder: Path, ground: SqliteGround) -> Iterator[str]:
     def disturb(siege: Siege) -> Iterator[float]:
         look, looks = siege.look, iter(range(2))
         vars(siege)["look"] = lambda: look() if next(looks) == 0 else held()
-        yield from harm.locked(siege)
+        yield from outages.locked(siege)
 
     yield from besieged(folder, ground, disturb, ())
     yield from left(ground)
@@ -121,13 +121,13 @@ def held() -> NoReturn:
 
 def endless(folder: Path, ground: SqliteGround) -> Iterator[str]:
     """A siege whose workers do not end, while somebody reads as long as one may."""
-    for module in (siege, harm):
+    for module in (siege, outages):
         vars(module)["LATE_S"] = 0.5
 
     def disturb(siege: Siege) -> Iterator[float]:
         siege.hampered = lambda: time.sleep(60)
         siege.restart()
-        yield from harm.read_long(siege)
+        yield from outages.read_long(siege)
 
     yield from besieged(folder, ground, disturb, ())
     yield from left(ground)

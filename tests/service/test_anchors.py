@@ -152,7 +152,8 @@ def test_a_log_that_was_written_anew_with_all_its_digests_is_named(db: str, file
     assert "with another digest" in told[0]["detail"]
 
 
-def test_a_live_job_that_is_said_to_have_ended_is_named_though_its_head_is_the_same(db: str, file: Path) -> None:
+def test_a_live_job_that_was_anchored_as_ended_is_named(db: str, file: Path) -> None:
+    """A live job that is said to have ended is named though its head is the same."""
     waiting = names(db)[2]
     (anchor,) = [Anchor(**line) for line in lines(file)[1:] if line["job"] == waiting]
     anchors = Anchors(file.read_bytes(), file)

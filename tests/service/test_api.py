@@ -189,9 +189,8 @@ with decodelog.open(sys.argv[1]) as log:
 
 
 @pytest.mark.contract("API-2", "RES-4")
-def test_a_program_that_is_killed_and_started_again_ends_as_if_nothing_had_happened(
-    sqlite_url: str, long_model: Path
-) -> None:
+def test_a_killed_program_started_again_ends_the_same(sqlite_url: str, long_model: Path) -> None:
+    """A program that is killed and started again ends as if nothing had happened."""
     program = [sys.executable, "-c", PROGRAM, sqlite_url, str(long_model)]
     shown = [0]
     for read in (20, 90):

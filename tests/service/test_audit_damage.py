@@ -22,7 +22,7 @@ from decodelog.store.log.erased import erased
 
 pytestmark = pytest.mark.contract("LOG-3")
 
-# What no chain covers, as docs/operations.md says: any value of the right type and range may be so.
+# What no chain covers, as docs/guide/operations.md says: any value of the right type and range may be so.
 # Of a job whose content is erased, so are its name, its identity and its counts.
 COVERED = {"job", "identity", "status", "finish", "prompt", "output", "sequence", "chain", "tail"}
 LEFT_BY_ERASURE = {"status", "sequence", "chain", "tail"}

@@ -98,7 +98,8 @@ def audited(url: str) -> Report:
         return audit(store)
 
 
-def test_a_damaged_page_of_appends_costs_the_jobs_that_lie_on_it_and_hides_no_other(many: Path, tmp_path: Path) -> None:
+def test_a_damaged_page_of_appends_hides_no_other_job(many: Path, tmp_path: Path) -> None:
+    """A damaged page of appends costs the jobs that lie on it and hides no other."""
     url, file, names = copied(many, tmp_path)
     whole = audited(url)
     spoil(file, pages(file, "appends")[2])
@@ -114,7 +115,8 @@ def test_a_damaged_page_of_appends_costs_the_jobs_that_lie_on_it_and_hides_no_ot
     assert (damaged.code, "Traceback" in damaged.stderr) == (1, False)
 
 
-def test_a_damaged_page_of_jobs_is_told_by_the_names_that_an_index_still_has(many: Path, tmp_path: Path) -> None:
+def test_a_damaged_page_of_jobs_is_reported_by_names_in_an_index(many: Path, tmp_path: Path) -> None:
+    """A damaged page of jobs is told by the names that an index still has."""
     url, file, names = copied(many, tmp_path)
     leaves = pages(file, "jobs")
     assert len(leaves) > 1

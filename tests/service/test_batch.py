@@ -130,7 +130,7 @@ def test_a_file_of_other_answers_is_left_as_it_is(sqlite_url: str, short_model: 
         assert (done.code, done.error["code"], out.read_bytes()) == (2, "unwritable_output", before)
 
 
-def test_what_is_wrong_with_this_process_ends_the_batch_and_answers_no_line(
+def test_a_fault_of_the_process_ends_the_batch_and_answers_no_line(
     sqlite_url: str, short_model: Path, tmp_path: Path
 ) -> None:
     """Run again as it should be, it goes on; and a line that was refused still counts then."""

@@ -98,7 +98,8 @@ def answers(log: DatabaseStore) -> list[str | None]:
 
 
 @pytest.mark.contract("FSM-9", "LOG-8")
-def test_a_cancel_after_the_end_changes_nothing_and_its_refusal_is_recorded(log: DatabaseStore, job: str) -> None:
+def test_a_cancel_after_the_end_only_records_its_refusal(log: DatabaseStore, job: str) -> None:
+    """A cancel after the end changes nothing and its refusal is recorded."""
     assert cancel(log, job, new_worker_name()) == (job, "cancelled", True)
     assert answers(log) == ["cancelled"]
     head = log.row(job).head

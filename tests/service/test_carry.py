@@ -1,4 +1,4 @@
-"""Jobs carried to their end in this process, whatever befalls the database meanwhile."""
+"""Jobs carried to their end in this process, whatever happens to the database meanwhile."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class Away:
 
 
 @pytest.mark.contract("LOG-2", "OUT-7")
-def test_a_database_that_is_away_for_a_moment_ends_neither_the_worker_nor_its_reader(short_model: Path) -> None:
+def test_a_short_outage_ends_neither_worker_nor_reader(short_model: Path) -> None:
+    """A database that is away for a moment ends neither the worker nor its reader."""
     store, models = Away(MemoryStore(wall_clock_ms)), Models(short_model, lanes=1)
     draft = draft_from({"prompt": "say", "max_new_tokens": 200})
     job = submit(store, models.load(str(short_model)), str(short_model), draft, wall_clock_ms()).job

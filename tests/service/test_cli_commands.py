@@ -69,9 +69,10 @@ def test_run_and_show_print_the_same_object(db: str, short_model: Path) -> None:
 
 @pytest.mark.contract("ENV-8")
 @pytest.mark.parametrize("policy", [(), ("--temperature", 1)], ids=["greedy", "sampled without a seed"])
-def test_a_repeated_key_attaches_to_the_job_and_another_request_under_it_is_refused(
+def test_a_repeated_key_attaches_or_refuses_another_request(
     db: str, short_model: Path, policy: tuple[object, ...]
 ) -> None:
+    """A repeated key attaches to the job and another request under it is refused."""
     request = ("--model", short_model, "--max-new-tokens", 9, "--idempotency-key", "order 17", *policy)
     submitted = decodelog("submit", *request, "--prompt", "Go", "--json", db=db).json
     ran = decodelog("run", *request, "--prompt", "Go", db=db)

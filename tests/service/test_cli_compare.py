@@ -32,7 +32,8 @@ def work(url: str, model: Path, job: str, worker: str, turns: int) -> None:
 
 
 @pytest.mark.contract("RES-3")
-def test_two_jobs_and_a_job_run_again_are_compared_and_a_difference_is_a_failure(tmp_path: Path) -> None:
+def test_jobs_and_second_runs_are_compared_and_a_difference_fails(tmp_path: Path) -> None:
+    """Two jobs and a job run again are compared and a difference is a failure."""
     url, flat = f"sqlite:///{tmp_path}/jobs.db", script(tmp_path / "flat", script={"seed": 3})
     request = ("run", "--model", flat, "--prompt", "Go", "--temperature", 1, "--max-new-tokens", 6, "--json")
     one, same, other = (decodelog(*request, "--seed", seed, db=url).json["job"] for seed in (1, 1, 2))
@@ -58,7 +59,7 @@ def test_two_jobs_and_a_job_run_again_are_compared_and_a_difference_is_a_failure
 
 @pytest.mark.contract("RES-3")
 @pytest.mark.parametrize("asked", [(), ("--echo",), ("--prompt-logprobs", 1), ("--final-cache", "repaired")])
-def test_jobs_that_go_on_are_the_same_as_far_as_they_have_come_whoever_held_them(
+def test_running_jobs_are_the_same_as_far_as_they_have_come(
     asked: tuple[object, ...], long_model: Path, sqlite_url: str
 ) -> None:
     """Whatever a tenure left after the last commit: itself, a rebuild, the repair call of a snapshot, or an end."""
@@ -143,9 +144,8 @@ def test_two_requests_are_not_the_same_where_nothing_is_committed_yet(tmp_path: 
 
 
 @pytest.mark.contract("RES-3", "LOG-3")
-def test_an_audit_runs_the_model_over_the_logs_again_and_names_the_first_level_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reexecuting_audit_names_the_first_level_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit runs the model over the logs again and names the first level that fails."""
     url, flat = f"sqlite:///{tmp_path}/jobs.db", script(tmp_path / "flat", script={"seed": 3})
     request = ("run", "--model", flat, "--prompt", "Go", "--temperature", 1, "--max-new-tokens", 6, "--json")
     jobs = [decodelog(*request, "--seed", seed, db=url).json["job"] for seed in (1, 2)]
@@ -227,9 +227,10 @@ def failing(*_: object) -> None:
 
 @pytest.mark.contract("LOG-9", "LOG-3")
 @pytest.mark.parametrize(("command", "place"), [("seal", "in_part"), ("erase", "not_run")])
-def test_a_job_that_is_sealed_or_erased_while_it_is_run_again_is_taken_as_what_it_is_now(
+def test_a_job_sealed_or_erased_during_a_second_run_is_read_again(
     command: str, place: str, short_model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A job that is sealed or erased while it is run again is taken as what it is now."""
     asked = ("--prompt", "Go", "--max-new-tokens", 9, "--json")
     jobs = [decodelog("run", "--model", short_model, *asked, db=sqlite_url).json["job"] for _ in range(2)]
     run_in, left = compare.run_in, [jobs[0]]

@@ -38,9 +38,10 @@ def rename(file: Path) -> None:
 
 @pytest.mark.contract("LOG-2", "OUT-7")
 @pytest.mark.parametrize("take", [remove, rename])
-def test_a_run_whose_database_is_taken_ends_soon_and_does_not_claim_success(
+def test_a_run_whose_database_is_taken_ends_without_success(
     take: Callable[[Path], None], long_model: Path, sqlite_url: str
 ) -> None:
+    """A run whose database is taken ends soon and does not claim success."""
     file = Path(sqlite_url.removeprefix("sqlite:///"))
     with process("run", "--model", long_model, "--prompt", "Go", "--max-new-tokens", MANY, db=sqlite_url) as running:
         wait_for(sqlite_url, lambda row: row.output > 20)
@@ -107,9 +108,7 @@ def test_the_command_that_helps_is_added_here(sqlite_url: str) -> None:
 
     codes = {each.code: each for each in vars(errors).values() if isinstance(each, type) and hasattr(each, "code")}
     assert set(COMMANDS) <= set(codes)
-    assert advised(errors.UnknownJob("job-1")).endswith(
-        "; name one of those that there are: `decodelog jobs` lists all"
-    )
+    assert advised(errors.UnknownJob("job-1")).endswith("; name an existing one: `decodelog jobs` lists all")
     assert advised(errors.JobNotEnded("job-1", "PENDING")).endswith(": `decodelog cancel job-1` ends it")
     assert advised(errors.DatabaseDenied("db", "no")) == str(errors.DatabaseDenied("db", "no"))
     assert "`decodelog jobs` lists all" in decodelog("show", "x", "--json", db=sqlite_url).error["message"]

@@ -131,9 +131,8 @@ def test_a_submission_under_its_key_runs_nothing(model: Path, database_url: str)
     assert len(jobs(database_url)) == 1
 
 
-def test_erasing_again_does_nothing_and_a_live_job_is_refused_before_anything_is_erased(
-    model: Path, sqlite_url: str
-) -> None:
+def test_erasing_is_idempotent_and_refuses_live_jobs_first(model: Path, sqlite_url: str) -> None:
+    """Erasing again does nothing and a live job is refused before anything is erased."""
     done = run(model, sqlite_url)
     assert decodelog("submit", "--model", model, *REQUEST, db=sqlite_url).code == 0
     waiting = jobs(sqlite_url)[-1].job

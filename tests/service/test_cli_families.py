@@ -165,9 +165,8 @@ def test_ctrl_c_keeps_a_family_and_says_how_to_go_on(sqlite_url: str, flat: Path
 
 
 @pytest.mark.contract("OUT-8", "FSM-9")
-def test_all_choices_that_are_not_to_outlive_their_reader_are_cancelled_when_it_leaves(
-    sqlite_url: str, flat: Path
-) -> None:
+def test_all_choices_bound_to_their_reader_are_cancelled_with_it(sqlite_url: str, flat: Path) -> None:
+    """All choices that are not to outlive their reader are cancelled when it leaves."""
     budget = (*ENDLESS, "--consumer-policy", "cancel")
     with process("run", "--model", flat, "--prompt", "Go", *CHOICES, *budget, db=sqlite_url) as running:
         stdout_of(running).read(1)

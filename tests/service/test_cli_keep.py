@@ -74,9 +74,10 @@ def test_where_nothing_was_done_nothing_but_the_error_is_told(
     assert all(row.sealed_ms is row.erased_ms is None for row in jobs(sqlite_url))
 
 
-def test_a_sweep_tells_what_it_erased_where_sealing_finds_the_database_locked(
+def test_a_sweep_reports_what_it_erased_before_a_locked_database(
     names: list[str], short_model: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A sweep tells what it erased where sealing finds the database locked."""
     request = ("--model", short_model, "--prompt", "Go", "--max-new-tokens", 3, "--retain", "0s")
     assert decodelog("run", *request, db=sqlite_url).code == 0
     locked_at(0, "seal", monkeypatch)

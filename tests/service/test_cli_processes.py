@@ -56,9 +56,8 @@ def test_a_job_whose_processes_are_killed_ends_as_if_nothing_had_happened(
 
 
 @pytest.mark.contract("OUT-5", "FSM-6", "LOG-1", "RES-4")
-def test_a_structured_job_that_is_killed_in_the_middle_of_an_object_ends_as_if_nothing_had_happened(
-    sqlite_url: str, tmp_path: Path
-) -> None:
+def test_a_structured_job_killed_inside_an_object_ends_the_same(sqlite_url: str, tmp_path: Path) -> None:
+    """A structured job that is killed in the middle of an object ends as if nothing had happened."""
     text = json.dumps([{"n": index, "said": "} ] \\ é"} for index in range(12)], ensure_ascii=False)
     size = len(text.encode())
     model = script(tmp_path / "json", script={"text": text})
@@ -161,9 +160,8 @@ def test_a_reader_that_leaves_does_not_change_the_job(sqlite_url: str, long_mode
 
 
 @pytest.mark.contract("OUT-8", "FSM-9")
-def test_a_job_that_is_not_to_outlive_its_reader_is_cancelled_when_the_reader_leaves(
-    sqlite_url: str, long_model: Path
-) -> None:
+def test_a_job_bound_to_its_reader_is_cancelled_with_it(sqlite_url: str, long_model: Path) -> None:
+    """A job that is not to outlive its reader is cancelled when the reader leaves."""
     budget = ("--max-new-tokens", "until_context", "--consumer-policy", "cancel")
     with process("run", "--model", long_model, "--prompt", "Go", *budget, db=sqlite_url) as running:
         assert stdout_of(running).read(10) == TEXT[:10]

@@ -144,7 +144,7 @@ def test_what_is_sealed_away_is_named_and_never_taken_for_the_same(model: Path, 
     for command in (("compare", one, two), ("compare", two, one), ("compare", one, "--reexecute")):
         refused = decodelog(*command, "--json", db=sqlite_url)
         assert (refused.code, refused.error["code"], refused.error["job"]) == (2, "evidence_sealed", one)
-        assert "margin and draw are not kept" in refused.error["message"]
+        assert "no longer has the score digest, receipt, state digest, margin and draw" in refused.error["message"]
     for command in (("compare", one, two), ("compare", two, one), ("compare", one, "--reexecute")):
         shown = decodelog(*command, "--level", "sequence", db=sqlite_url)
         assert (shown.code, shown.stdout) == (0, "the same at the last 2 levels, from sequence on, 24 steps\n")
@@ -216,9 +216,10 @@ def test_a_log_with_a_fault_is_not_sealed_and_stays_as_it_was(model: Path, sqlit
     ],
     ids=["sealed", "erased", "both"],
 )
-def test_a_log_that_its_row_says_otherwise_of_is_refused_and_the_sweep_goes_on(
+def test_a_log_that_its_row_contradicts_is_refused_in_a_sweep(
     before: tuple[str, ...], change: str, model: Path, sqlite_url: str
 ) -> None:
+    """A log that its row says otherwise of is refused and the sweep goes on."""
     for _ in range(2):
         run(model, sqlite_url, "sampled")
     odd, good = jobs(sqlite_url)
@@ -235,9 +236,8 @@ def test_a_log_that_its_row_says_otherwise_of_is_refused_and_the_sweep_goes_on(
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_log_that_its_row_says_is_sealed_and_is_not_is_no_log_that_was_sealed_already(
-    model: Path, sqlite_url: str
-) -> None:
+def test_a_row_that_only_claims_a_sealed_log_is_not_believed(model: Path, sqlite_url: str) -> None:
+    """A log that its row says is sealed and is not is no log that was sealed already."""
     run(model, sqlite_url, "sampled")
     (row,) = jobs(sqlite_url)
     with closing(database_store(sqlite_url)) as store, store._database.transaction() as connection:
@@ -247,9 +247,8 @@ def test_a_log_that_its_row_says_is_sealed_and_is_not_is_no_log_that_was_sealed_
 
 
 @pytest.mark.contract("FSM-9", "LOG-1")
-def test_a_late_append_to_a_sealed_log_is_refused_as_terminal_also_the_last_one_again(
-    model: Path, database_url: str
-) -> None:
+def test_a_late_append_to_a_sealed_log_is_terminal(model: Path, database_url: str) -> None:
+    """A late append to a sealed log is refused as terminal also the last one again."""
     run(model, database_url, "one")
     (row,) = jobs(database_url)
     with opened(database_url) as store:
@@ -275,9 +274,8 @@ def head_of(record: Any) -> Head:
 
 @pytest.mark.contract("OUT-7")
 @pytest.mark.parametrize("known", range(1, 14))
-def test_a_reader_in_the_middle_of_a_run_goes_on_from_there_when_it_is_sealed(
-    known: int, model: Path, sqlite_url: str
-) -> None:
+def test_a_reader_inside_a_run_goes_on_when_it_is_sealed(known: int, model: Path, sqlite_url: str) -> None:
+    """A reader in the middle of a run goes on from there when it is sealed."""
     run(model, sqlite_url, "sampled")
     (row,) = jobs(sqlite_url)
     with opened(sqlite_url) as store:

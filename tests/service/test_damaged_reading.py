@@ -75,9 +75,8 @@ def test_where_nothing_is_proven_the_damage_is_all(job: str, sqlite_url: str) ->
     assert len(jobs(sqlite_url)) == 1
 
 
-def test_what_was_read_before_the_database_went_away_is_handed_out_by_the_next_poll(
-    short_model: Path, sqlite_url: str
-) -> None:
+def test_the_next_poll_hands_out_what_was_read_before_an_outage(short_model: Path, sqlite_url: str) -> None:
+    """What was read before the database went away is handed out by the next poll."""
     name = str(decodelog("run", "--model", short_model, "--prompt", "Go", "--json", db=sqlite_url).json["job"])
     with opened(sqlite_url) as store:
         follower, records = Follower(store, name), list(store.read(name))

@@ -28,7 +28,8 @@ def test_the_text_lists_every_row_of_the_table_under_its_state() -> None:
     assert sorted(rows) == sorted(ROWS)
 
 
-def test_the_picture_has_every_state_once_and_an_arrow_for_every_row_or_group_of_rows() -> None:
+def test_the_picture_has_every_state_and_every_row_of_the_table() -> None:
+    """The picture has every state once and an arrow for every row or group of rows."""
     drawn = ElementTree.fromstring(decodelog("diagram", "--svg").stdout)
     texts = {
         kind: [each.text for each in drawn.iter(f"{SVG}text") if each.get("class") == kind]

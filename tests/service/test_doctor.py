@@ -55,7 +55,8 @@ def test_what_is_missing_is_a_warning_and_is_not_made(empty_sqlite_url: str, hom
     assert not home.exists()
 
 
-def test_a_broken_database_and_a_broken_model_are_failures_beside_each_other(sqlite_url: str, home: Path) -> None:
+def test_a_broken_database_and_a_broken_model_are_both_reported(sqlite_url: str, home: Path) -> None:
+    """A broken database and a broken model are failures beside each other."""
     connection = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
     connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.commit()

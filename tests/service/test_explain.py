@@ -174,7 +174,8 @@ def test_each_sampled_step_is_told_as_its_receipt_and_its_stream_have_it(db: str
 
 
 @pytest.mark.contract("POL-2")
-def test_each_transform_says_what_it_does_here_and_what_it_did_to_the_chosen_token(db: str, short_model: Path) -> None:
+def test_each_transform_is_explained_for_the_chosen_token(db: str, short_model: Path) -> None:
+    """Each transform says what it does here and what it did to the chosen token."""
     flags: tuple[object, ...] = ("--logit-bias", "113=10000", "--repetition-penalty", 1.5, "--frequency-penalty", 0.25)
     flags += ("--presence-penalty", 0.5, "--no-repeat-ngram-size", 4, "--banned-token-id", ord("R"), "--logprobs", 2)
     job = job_of(db, short_model, *flags, "--max-new-tokens", 5, "--min-new-tokens", 1)

@@ -132,7 +132,8 @@ def test_who_is_first_to_write_a_file_keeps_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
-def test_a_file_is_proven_where_there_is_neither_a_database_nor_a_model_library(db: str, tmp_path: Path) -> None:
+def test_a_file_is_proven_without_database_or_model_library(db: str, tmp_path: Path) -> None:
+    """A file is proven where there is neither a database nor a model library."""
     file = tmp_path / "logs.dlog"
     decodelog("export", "--all", "--out", file, db=db)
 

@@ -83,7 +83,8 @@ def test_a_family_is_one_request_in_every_field_but_the_choice(store: AnyStore, 
 
 @pytest.mark.contract("ENV-8")
 @pytest.mark.parametrize("admissions", [1, 2, 3])
-def test_a_submission_killed_between_two_admissions_is_completed_by_its_retry(store: AnyStore, admissions: int) -> None:
+def test_a_retry_completes_a_submission_killed_between_admissions(store: AnyStore, admissions: int) -> None:
+    """A submission killed between two admissions is completed by its retry."""
     with pytest.raises(Killed):
         ask(Dying(store, admissions), KEY, n=4)
     assert len(choices_in(store)) == admissions
@@ -129,9 +130,10 @@ def test_two_submissions_of_one_key_at_a_time_are_one_family(store: AnyStore) ->
         ({"n": 3}, {"n": 2, "temperature": 0.5}, "policy.transforms[0].value"),
     ],
 )
-def test_another_request_under_the_key_is_refused_before_anything_is_written(
+def test_another_request_under_the_key_is_refused_and_not_written(
     store: AnyStore, held: dict[str, Any], offered: dict[str, Any], field: str
 ) -> None:
+    """Another request under the key is refused before anything is written."""
     ask(store, KEY, **held)
     before = store.rows()
     with pytest.raises(IdempotencyConflict) as caught:

@@ -21,7 +21,8 @@ def test_names_are_never_used_twice_and_this_process_is_alive() -> None:
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_process_that_has_ended_is_dead_also_while_nobody_has_waited_for_it() -> None:
+def test_an_ended_process_is_dead_before_anybody_waits_for_it() -> None:
+    """A process that has ended is dead also while nobody has waited for it."""
     with subprocess.Popen([sys.executable, "-c", NAME], stdout=subprocess.PIPE, encoding="utf-8") as child:
         assert child.stdout is not None
         name = child.stdout.read().strip()  # it has closed its output, so it is gone or about to go

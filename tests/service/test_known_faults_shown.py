@@ -14,7 +14,8 @@ def db(sqlite_url: str) -> str:
 
 
 @pytest.mark.contract("FSM-7", "OUT-7")
-def test_a_cut_after_one_token_says_length_in_result_stream_events_and_listings(db: str, short_model: Path) -> None:
+def test_a_cut_after_one_token_says_length_everywhere(db: str, short_model: Path) -> None:
+    """A cut after one token says length in result stream events and listings."""
     ran = decodelog("run", "--model", short_model, "--prompt", "Go", "--max-new-tokens", 1, "--json", db=db)
     job = ran.json["job"]
     assert (ran.json["finish_reason"], ran.json["text"], ran.json["usage"]["completion_tokens"]) == ("length", "R", 1)

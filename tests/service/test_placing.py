@@ -149,9 +149,8 @@ def test_what_the_caller_names_must_be_that_model(stage: Stage, there: DatabaseS
     assert there.rows() == []
 
 
-def test_a_job_under_its_models_hash_is_refused_until_somebody_says_where_that_lies(
-    model: str, sqlite_url: str, tmp_path: Path
-) -> None:
+def test_a_job_under_its_models_hash_is_refused_until_placed(model: str, sqlite_url: str, tmp_path: Path) -> None:
+    """A job under its model's hash is refused until somebody says where that lies."""
     there = f"sqlite:///{tmp_path / 'there.db'}"
     job = decodelog("submit", "--model", model, "--prompt", "say", "--max-new-tokens", 3, db=sqlite_url).stdout.strip()
     assert decodelog("export", job, "--out", tmp_path / "logs", db=sqlite_url).code == 0

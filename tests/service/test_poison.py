@@ -42,7 +42,7 @@ def test_a_job_that_kills_each_worker_is_given_up_and_the_others_finish(database
 
 
 @pytest.mark.contract("LOG-7", "LOG-10")
-def test_a_model_that_each_worker_is_killed_over_while_it_loads_ends_its_job_and_no_other(
+def test_a_model_whose_loading_kills_workers_ends_its_job_alone(
     database_url: str, short_model: Path, tmp_path: Path
 ) -> None:
     """Nobody dies of a job later than here, and none earlier counts: its tenure is not even recorded."""
@@ -63,9 +63,8 @@ def test_a_model_that_each_worker_is_killed_over_while_it_loads_ends_its_job_and
 
 
 @pytest.mark.contract("LOG-7", "LOG-10")
-def test_a_job_that_was_nearly_given_up_goes_on_at_once_where_somebody_asks_for_it(
-    database_url: str, short_model: Path
-) -> None:
+def test_a_job_nearly_given_up_resumes_at_once_when_asked_for(database_url: str, short_model: Path) -> None:
+    """A job that was nearly given up goes on at once where somebody asks for it."""
     job = decodelog(*SUBMIT, short_model, db=database_url).stdout.strip()
     with opened(database_url) as store:
         for number in range(TENURES_STALLED_MAX + 1):

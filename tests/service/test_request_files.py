@@ -149,7 +149,8 @@ def test_messages_are_trusted_only_where_there_are_messages(model: str, sqlite_u
 
 
 @pytest.mark.contract("ENV-6", "ENV-7", "OUT-3")
-def test_the_end_tokens_of_a_job_are_shown_and_can_be_narrowed_to_the_models_own(model: str, sqlite_url: str) -> None:
+def test_end_tokens_are_shown_and_can_be_narrowed(model: str, sqlite_url: str) -> None:
+    """The end tokens of a job are shown and can be narrowed to the model's own."""
     request = ("--model", model, "--user", "x", "--json")
     told = decodelog("run", *request, db=sqlite_url).json
     assert (told["eos_ids"], told["finish_reason"]) == ([EOS], "eos")

@@ -108,9 +108,8 @@ def test_nothing_comes_back_to_a_job_that_is_erased(stage: Stage, tmp_path: Path
 
 
 @pytest.mark.contract("LOG-9")
-def test_a_live_job_without_its_content_is_refused_and_an_ended_one_comes_back_as_erased(
-    stage: Stage, there: DatabaseStore, tmp_path: Path
-) -> None:
+def test_of_redacted_jobs_only_ended_ones_are_restored(stage: Stage, there: DatabaseStore, tmp_path: Path) -> None:
+    """A live job without its content is refused and an ended one comes back as erased."""
     live, ended = stage.submit(), stage.submit()
     stage.run(ended)
     export(stage.store, None, tmp_path / "both", redact=True)
@@ -203,9 +202,8 @@ def test_a_log_whose_sealed_form_nobody_would_read_stays_as_it_was(
 
 
 @pytest.mark.contract("LOG-9", "RES-4")
-def test_caches_rows_are_put_down_for_jobs_that_are_live_in_the_database_only(
-    here: DatabaseStore, there: DatabaseStore, tmp_path: Path
-) -> None:
+def test_cache_rows_are_restored_for_live_jobs_only(here: DatabaseStore, there: DatabaseStore, tmp_path: Path) -> None:
+    """Caches' rows are put down for jobs that are live in the database only."""
     stage = Stage(here, MODEL, {"prompt": "The river", "max_new_tokens": 4})
     job, file, folder = stage.submit(), tmp_path / "job.dlog", tmp_path / "caches"
     stage.run(job, until=2)
@@ -221,9 +219,8 @@ def test_caches_rows_are_put_down_for_jobs_that_are_live_in_the_database_only(
 
 @pytest.mark.contract("ENV-8")
 @pytest.mark.parametrize("how", ["export", "snapshot"])
-def test_a_key_attaches_to_the_restored_job_and_its_content_goes_when_it_was_to_go(
-    how: str, model: Path, sqlite_url: str, tmp_path: Path
-) -> None:
+def test_a_restored_job_keeps_its_key_and_its_retention(how: str, model: Path, sqlite_url: str, tmp_path: Path) -> None:
+    """A key attaches to the restored job and its content goes when it was to go."""
     file, other = tmp_path / "logs", f"sqlite:///{tmp_path / 'other.db'}"
     request = ("--model", model, "--prompt", "say", "--max-new-tokens", 3, "--idempotency-key", "k", "--json")
     assert decodelog("run", *request, "--retain", "0s", db=sqlite_url).code == 0
@@ -373,7 +370,8 @@ def test_a_row_that_no_submission_made_is_refused(
         ("retain_ms", RETAIN_MS_MAX),
     ],
 )
-def test_each_number_of_a_row_may_go_from_nothing_to_its_bound_and_no_further(place: str, most: int) -> None:
+def test_each_number_of_a_row_is_held_to_its_bounds(place: str, most: int) -> None:
+    """Each number of a row may go from nothing to its bound and no further."""
     row = JobRow("job-1", "a" * 64, "model", Status.ADMITTED, None, 1, 0, EMPTY_HEAD, 0, None, None, None, 0)
     for value, sound in ((0, True), (most, True), (-1, False), (most + 1, False)):
         head = EMPTY_HEAD._replace(sequence=value)

@@ -108,7 +108,7 @@ def river(store: DatabaseStore, tmp_path: Path) -> Stage:
 
 @pytest.mark.contract("RES-3")
 @pytest.mark.parametrize("rebuild", ["prefill", "reexecute"])
-def test_a_job_that_goes_on_from_a_files_rows_is_run_again_to_the_same_bits(
+def test_a_job_resumed_from_a_files_rows_is_run_again_to_the_same_bits(
     river: Stage, other: DatabaseStore, tmp_path: Path, rebuild: str
 ) -> None:
     """Also where the file's rows are not those that its log's calls made: they say of which calls they are."""
@@ -125,9 +125,8 @@ def test_a_job_that_goes_on_from_a_files_rows_is_run_again_to_the_same_bits(
 
 
 @pytest.mark.contract("RES-3")
-def test_a_job_goes_on_in_another_database_to_the_same_bits_and_computes_nothing_again(
-    river: Stage, other: DatabaseStore, tmp_path: Path
-) -> None:
+def test_a_job_resumes_in_another_database_to_the_same_bits(river: Stage, other: DatabaseStore, tmp_path: Path) -> None:
+    """A job goes on in another database to the same bits and computes nothing again."""
     job, whole = river.submit(), river.submit()
     river.run(job, until=STOP_AT)
     file, again = tmp_path / "job.dlog", tmp_path / "again.dlog"
@@ -212,9 +211,10 @@ def rewritten(file: Path, change: Callable[[int, Any], Any]) -> None:
     file.write_bytes(out.getvalue())
 
 
-def test_rows_that_are_not_of_the_jobs_tokens_are_refused_and_nothing_is_restored(
+def test_rows_of_other_tokens_are_refused_and_nothing_is_restored(
     river: Stage, other: DatabaseStore, tmp_path: Path
 ) -> None:
+    """Rows that are not of the job's tokens are refused and nothing is restored."""
     job = river.submit()
     river.run(job, until=STOP_AT)
     file, folder = tmp_path / "job.dlog", tmp_path / "caches there"
@@ -306,9 +306,8 @@ def test_a_job_that_somebody_works_on_is_not_advanced_under_them(
 
 
 @pytest.mark.contract("ENV-8")
-def test_another_job_of_that_name_or_key_is_a_conflict_and_nothing_is_written(
-    scripted: Stage, other: DatabaseStore, tmp_path: Path
-) -> None:
+def test_another_job_of_that_name_or_key_is_a_conflict(scripted: Stage, other: DatabaseStore, tmp_path: Path) -> None:
+    """Another job of that name or key is a conflict and nothing is written."""
     job = scripted.submit(key="order-17")
     scripted.take(job, tmp_path / "job.dlog")
     there = scripted.elsewhere(other)

@@ -71,7 +71,8 @@ def test_whoever_appends_the_text_arrives_once_and_in_order(steps: list[tuple[st
 
 
 @pytest.mark.contract("OUT-7", "POL-6")
-def test_an_item_of_an_earlier_tenure_that_has_neither_text_nor_tokens_is_not_left_out() -> None:
+def test_an_empty_item_of_an_earlier_tenure_is_not_left_out() -> None:
+    """An item of an earlier tenure that has neither text nor tokens is not left out."""
     prompt = Token(0, 65, b"A", False, 0, 0, None, None, ())
     whole = [Emission(4, "", 0, 0, 0, (), (prompt,)), Emission(11, "x", 0, 0, 0), Emission(14, "y", 1, 1, 0)]
 

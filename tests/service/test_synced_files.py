@@ -19,9 +19,10 @@ WRITTEN: dict[str, Write] = {
 
 
 @pytest.mark.parametrize("write", WRITTEN.values(), ids=WRITTEN)
-def test_a_file_is_synced_whole_before_it_has_its_name_and_its_folder_after(
+def test_a_file_is_synced_before_it_has_its_name_and_its_folder_after(
     write: Write, sqlite_url: str, short_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file is synced whole before it has its name and its folder after."""
     decodelog("run", "--model", short_model, "--prompt", "Go", db=sqlite_url)
     folder = tmp_path / "written"
     folder.mkdir()

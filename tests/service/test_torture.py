@@ -20,9 +20,9 @@ from commandline import PATIENCE_S, POLL_S, decodelog, ended, environment, proce
 from decodelog.fsm.failpoints import MOMENTS, ONE_STATEMENT, OPERATIONS, POINTS
 from decodelog.fsm.machine.states import Status
 from decodelog.service.cli.commands.torture import report
-from decodelog.service.lab.torture.adversities import ADVERSITIES
 from decodelog.service.lab.torture.campaign import BEATS, INSTANTS, Kill, Rehearsal, Result, Verdict, plan, points_of
 from decodelog.service.lab.torture.child import ANYWHERE, Place
+from decodelog.service.lab.torture.disruptions import DISRUPTIONS
 from decodelog.service.lab.torture.scenes import SCENES
 from decodelog.service.lab.torture.verdict import Scan
 
@@ -31,18 +31,19 @@ BROKEN_STORES = Path(__file__).with_name("broken_stores.py")
 
 @pytest.mark.contract("LOG-10", "LOG-9", "RES-4", "FSM-6", "LOG-2", "LOG-4", "LOG-7", "OUT-7")
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
-def test_a_process_killed_at_any_point_leaves_the_old_state_or_the_new_and_the_job_the_same_end(database: str) -> None:
+def test_a_kill_at_any_point_leaves_old_or_new_and_the_same_end(database: str) -> None:
+    """A process killed at any point leaves the old state or the new and the job the same end."""
     with process("torture", "--quick", "--db", database, "--json") as running:
         done = ended(running)
     assert done.code == 0, done.stdout + done.stderr
     report = done.json
     assert (report["ok"], report["torture_failures"], report["unreached"]) == (True, 0, {database: []})
     assert [result for result in report["results"] if result["faults"]] == []
-    befallen = {
-        name for name, adversity in ADVERSITIES.items() if database in {*adversity.kinds} & {*adversity.quick}
+    disrupted = {
+        name for name, disruption in DISRUPTIONS.items() if database in {*disruption.kinds} & {*disruption.quick}
     } - {*report["left_out"][database]}
-    assert {result["point"] for result in report["results"]} == {*points_of(database), *befallen}
-    assert {"database.locked", {"sqlite": "file.limit", "postgres": "server.away"}[database]} <= befallen
+    assert {result["point"] for result in report["results"]} == {*points_of(database), *disrupted}
+    assert {"database.locked", {"sqlite": "file.limit", "postgres": "server.away"}[database]} <= disrupted
     assert report["torture_points"] == len(report["results"])
     states = {state for result in report["results"] for state in result["state"].split("+")}
     assert states >= {"absent", *Status} - {Status.DECIDED, Status.FAILED}  # those two are met for certain below
@@ -76,7 +77,8 @@ def script(*names: str) -> Any:
 
 
 @pytest.mark.contract("LOG-10", "LOG-1", "LOG-4")
-def test_a_store_that_commits_half_of_a_turn_or_says_durable_too_early_is_found_out() -> None:
+def test_a_store_that_tears_turns_or_lies_about_durability_is_found() -> None:
+    """A store that commits half of a turn or says durable too early is found out."""
     faults = script("sound", "halved", "early")
     assert faults["sound"] == []
     assert [fault for fault in faults["halved"] if "and the jobs have [1, 1, 0] of" in fault]
@@ -84,28 +86,32 @@ def test_a_store_that_commits_half_of_a_turn_or_says_durable_too_early_is_found_
 
 
 @pytest.mark.contract("LOG-10")
-def test_a_log_that_is_changed_under_its_workers_and_harm_that_meets_nobody_are_found_out() -> None:
+def test_a_changed_log_and_an_outage_without_effect_are_found() -> None:
+    """A log that is changed under its workers and harm that meets nobody are found out."""
     found = script(*OTHERS)
     assert [fault for fault in found["tampered"] if "the undisturbed run" in fault or fault.startswith("audit: ")]
     assert "no worker has ended with DatabaseLocked" in found["harmless"]
 
 
 @pytest.mark.contract("LOG-10")
-def test_a_process_that_hangs_is_ended_and_says_where_and_one_that_somebody_stops_is_not_late() -> None:
+def test_a_hanging_process_is_ended_and_a_stopped_one_is_not_late() -> None:
+    """A process that hangs is ended and says where and one that somebody stops is not late."""
     found = script(*OTHERS)
     assert found["hung"][0].startswith("not over after 3 s; its threads stood at File ")
     assert found["stopped"] == []
 
 
 @pytest.mark.contract("LOG-10")
-def test_a_siege_that_breaks_off_or_does_not_end_leaves_neither_processes_nor_locks() -> None:
+def test_an_aborted_siege_leaves_neither_processes_nor_locks() -> None:
+    """A siege that breaks off or does not end leaves neither processes nor locks."""
     found = script(*OTHERS)
     assert [fault for fault in found["unseen"] if fault.startswith("the logs could not be looked at")]
-    assert "a worker is still at it 0.5 s after the harm was undone" in found["endless"]
+    assert "a worker is still at it 0.5 s after the outage was over" in found["endless"]
     assert [fault for fault in found["unseen"] + found["endless"] if " is left" in fault] == []
 
 
-def test_who_is_asked_to_end_does_so_when_what_it_has_begun_is_known_and_a_copy_at_once() -> None:
+def test_a_process_asked_to_end_first_registers_what_it_began() -> None:
+    """Who is asked to end does so when what it has begun is known and a copy at once."""
     ended_by = f"the copy ended by {signal.SIGTERM.value}"
     assert script(*OTHERS)["asked"] == ["inner end", "outer end", "ended", ended_by]
 
@@ -163,9 +169,9 @@ def test_a_command_that_is_asked_to_end_leaves_nothing_behind(
 def test_one_kill_can_be_repeated_by_its_name() -> None:
     only = ("--only", "decided:append.commit:3", "--only", "pending:anywhere:400", "--only", "load:database.read:4")
     with process("torture", *only, "--db", "sqlite", "--json") as running:
-        result, anywhere, adversity = ended(running).json["results"]
+        result, anywhere, disruption = ended(running).json["results"]
     assert (anywhere["point"], anywhere["nth"], anywhere["faults"]) == ("anywhere", 400, [])
-    assert (adversity["point"], adversity["nth"], adversity["faults"]) == ("database.read", 4, [])
+    assert (disruption["point"], disruption["nth"], disruption["faults"]) == ("database.read", 4, [])
     assert [result[key] for key in ("scene", "point", "nth", "state", "faults")] == [
         "decided", "append.commit", 3, "DECIDED", [],
     ]  # fmt: skip
@@ -194,7 +200,7 @@ def test_points_and_scenes_are_listed_with_what_they_are() -> None:
     assert list(listed["scenes"]) == [scene.name for scene in SCENES]
     assert {f"{operation}.{moment}" for operation in OPERATIONS for moment in MOMENTS} <= set(POINTS)
     assert set(POINTS) - set(points_of("postgres")) == ONE_STATEMENT
-    assert list(listed["adversities"]) == list(ADVERSITIES)
+    assert list(listed["disruptions"]) == list(DISRUPTIONS)
     assert "decided" in decodelog("torture", "--list").stdout
 
 
@@ -244,7 +250,8 @@ def test_an_option_that_would_be_ignored_is_refused(arguments: tuple[str, ...], 
 
 
 @pytest.mark.parametrize("url", ["postgresqlfoo", "postgresqlfoo://localhost/x", "postgresql://localhost:port/x"])
-def test_what_only_begins_as_the_name_of_a_server_is_no_database_and_is_refused_before_any_kill(url: str) -> None:
+def test_a_malformed_server_name_is_refused_before_any_kill(url: str) -> None:
+    """What only begins as the name of a server is no database and is refused before any kill."""
     refused = decodelog("torture", "--db", "sqlite", "--db", url, "--json")
     assert (refused.code, refused.error["code"]) == (2, "unsupported_database")
 

@@ -1,4 +1,4 @@
-"""What torture kills may be gone before: that ends nothing, and nobody waits for harm that was not done."""
+"""What torture kills may be gone before: that ends nothing, and nothing waits for an outage that did not happen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from decodelog.service.lab.torture.databases import OwnServer, PostgresGround, has_server, is_running
-from decodelog.service.lab.torture.harm import kill_one, server_away
+from decodelog.service.lab.torture.outages import kill_one, server_away
 
 pytestmark = pytest.mark.contract("LOG-10")
 
@@ -47,7 +47,7 @@ def ground(tmp_path: Path) -> Iterator[PostgresGround]:
 
 
 @needs_server
-def test_a_server_loses_a_backend_that_is_gone_already_and_the_siege_goes_on(
+def test_a_siege_goes_on_where_a_backend_is_gone_already(
     ground: PostgresGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list of backends is older than the kill; with none to be killed nobody waits for the server to recover."""

@@ -106,7 +106,8 @@ def test_a_database_that_was_refused_is_not_changed(tmp_path: Path, later: bool)
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_store_writes_ahead_also_where_someone_has_changed_the_file_s_mode(sqlite_url: str) -> None:
+def test_a_store_restores_the_write_ahead_mode_of_a_file(sqlite_url: str) -> None:
+    """A store writes ahead also where someone has changed the file's mode."""
     file = sqlite_url.removeprefix("sqlite:///")
 
     def mode(pragma: str = "journal_mode") -> Any:
@@ -148,7 +149,8 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_database_that_another_process_holds_is_locked_and_nothing_is_lost(sqlite_url: str) -> None:
+def test_a_database_held_by_another_process_is_locked_and_loses_nothing(sqlite_url: str) -> None:
+    """A database that another process holds is locked and nothing is lost."""
     store = open_store(sqlite_url, busy_timeout_ms=50)
     writer = admit(store)
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)) as other:
@@ -209,9 +211,8 @@ def test_a_full_disk_undoes_the_whole_batch(sqlite_url: str) -> None:
 
 
 @pytest.mark.contract("LOG-2")
-def test_connections_that_the_server_ended_are_an_error_once_and_then_made_anew(
-    postgres_url: str, postgres_server: Server
-) -> None:
+def test_connections_ended_by_the_server_are_an_error_once(postgres_url: str, postgres_server: Server) -> None:
+    """Connections that the server ended are an error once and then made anew."""
     store = database_store(postgres_url)
     writer = admit(store)
     postgres_server.admin.execute(
@@ -234,7 +235,7 @@ def test_a_server_that_only_reads_is_away_and_not_broken(postgres_url: str, post
     try:
         store.close()
         for attempt in (lambda: store.append([writer.step()]), lambda: store.release("worker")):
-            with pytest.raises(DatabaseReadOnly, match="lead the URL to the primary"):
+            with pytest.raises(DatabaseReadOnly, match="point the URL at the primary"):
                 attempt()
     finally:
         postgres_server.admin.execute(f"ALTER DATABASE decodelog RESET {name}")
@@ -244,7 +245,8 @@ def test_a_server_that_only_reads_is_away_and_not_broken(postgres_url: str, post
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_host_that_has_vanished_is_not_waited_for_for_ever_and_the_url_has_the_last_word(postgres_url: str) -> None:
+def test_a_vanished_host_is_waited_for_as_long_as_the_url_says(postgres_url: str) -> None:
+    """A host that has vanished is not waited for for ever and the URL has the last word."""
     with closing(database_store(f"{postgres_url}&connect_timeout=3")) as store, store._database.single() as connection:
         driver: Any = connection.connection.dbapi_connection
         given = driver.info.get_parameters()

@@ -85,7 +85,8 @@ def test_an_ordinary_step_rings_for_nobody_on_postgresql(postgres_url: str) -> N
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_lost_postgres_connection_is_made_again_and_rings_for_what_it_missed(postgres_url: str) -> None:
+def test_a_lost_postgres_bell_reconnects_and_rings_once(postgres_url: str) -> None:
+    """A lost PostgreSQL connection is made again and rings for what it missed."""
     with closing(open_store(postgres_url)) as store, closing(store.bell()) as bell:
         with psycopg.connect(postgres_url, autocommit=True) as admin:
             listening = "FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND pid <> pg_backend_pid()"

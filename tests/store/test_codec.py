@@ -125,7 +125,8 @@ def test_golden_bytes_are_written_and_read_as_ever(name: str) -> None:
 
 
 @pytest.mark.contract("LOG-5")
-def test_every_file_of_golden_bytes_is_tested_and_every_event_and_code_has_one() -> None:
+def test_every_event_and_code_has_tested_golden_bytes() -> None:
+    """Every file of golden bytes is tested and every event and code has one."""
     files = {path.stem: path.read_bytes() for path in GOLDEN.glob("*.bin")}
     assert set(files) == set(EXAMPLES)
     assert {type(event) for events in EXAMPLES.values() for event in events} == set(EVENTS.values())

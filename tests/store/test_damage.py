@@ -128,7 +128,8 @@ def test_sequences_and_fences_that_cannot_be_are_named(log: StoredLog) -> None:
 
 
 @pytest.mark.contract("LOG-3")
-def test_a_first_append_of_more_than_the_admission_or_of_a_tenure_is_named_as_that(log: StoredLog) -> None:
+def test_a_first_append_other_than_an_admission_is_named(log: StoredLog) -> None:
+    """A first append of more than the admission or of a tenure is named as that."""
     for fields, said in (({"last": 2}, "admitted by one event alone"), ({"fence": 1}, "admitted under fence 0")):
         told = [fault.detail for fault in audit_rows(Shown(changed(log, 0, **fields))).faults if fault.sequence == 1]
         assert any(said in detail for detail in told), told
@@ -255,9 +256,7 @@ def test_a_name_that_is_no_text_is_told_as_far_as_it_can_be_read(sqlite_url: str
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("column", ["first", "last", "fence", "key", "chain", "payload"])
 @pytest.mark.parametrize("payload", ["payload", "x'c1'"])
-def test_a_value_of_another_type_in_an_append_is_a_fault_and_not_the_end_of_the_audit(
-    sqlite_url: str, column: str, payload: str
-) -> None:
+def test_a_value_of_another_type_does_not_end_the_audit(sqlite_url: str, column: str, payload: str) -> None:
     """Also where the payload does not tell what the column should."""
     store = database_store(sqlite_url)
     write(store, admit(store), 5)
@@ -303,7 +302,7 @@ def test_a_sound_record_of_a_later_release_is_an_unknown_wire_tag(damaged: Damag
 
 
 @pytest.mark.contract("LOG-2", "LOG-3")
-def test_a_sqlite_file_with_any_byte_changed_gives_what_was_stored_or_a_typed_error(tmp_path: Path) -> None:
+def test_any_changed_byte_of_a_file_gives_stored_data_or_a_typed_error(tmp_path: Path) -> None:
     """Bytes all over the file, most of which SQLite itself does not check."""
     file, copy = tmp_path / "sound.db", tmp_path / "damaged.db"
     url = f"sqlite:///{file}"

@@ -151,7 +151,8 @@ def test_a_log_that_goes_with_the_last_connection_is_not_missed(url: str, file: 
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_file_under_several_names_and_one_that_only_grows_are_still_there(url: str, file: Path) -> None:
+def test_a_file_with_several_names_or_a_growing_one_has_not_moved(url: str, file: Path) -> None:
+    """A file under several names and one that only grows are still there."""
     link = file.with_name("link.db")
     link.symlink_to(file)
     with closing(database_store(f"sqlite:///{link}")) as store, closing(database_store(url)) as other:
@@ -358,7 +359,8 @@ def test_a_reader_that_must_recover_a_log_is_told_which_right_it_lacks(shared: P
 
 
 @pytest.mark.contract("LOG-2")
-def test_what_is_read_as_it_lies_while_somebody_begins_to_write_is_not_believed(shared: Path) -> None:
+def test_an_unlocked_read_beside_a_new_writer_is_refused(shared: Path) -> None:
+    """What is read as it lies while somebody begins to write is not believed."""
     url = f"sqlite:///{shared}"
     (asked, ask), (answered, answer) = os.pipe(), os.pipe()
     if (writer := os.fork()) == 0:

@@ -130,7 +130,7 @@ def test_how_a_database_was_found_is_said(syncing: Server, sqlite_url: str) -> N
 
 
 @pytest.mark.contract("LOG-2", "OUT-7")
-def test_no_acknowledged_append_is_lost_when_a_server_dies_whose_role_does_not_sync() -> None:
+def test_no_acknowledged_append_is_lost_whatever_the_role_says() -> None:
     """SIGQUIT, as of `pg_ctl stop -m immediate`: what is not on the disk is gone."""
     with postgres() as server:
         server.admin.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")

@@ -17,7 +17,8 @@ from decodelog.store.engine import DatabaseStore
 
 
 @pytest.mark.contract("LOG-8")
-def test_commands_wait_in_the_order_of_their_arrival_until_they_are_settled(store: AnyStore) -> None:
+def test_commands_wait_in_order_until_they_are_settled(store: AnyStore) -> None:
+    """Commands wait in the order of their arrival until they are settled."""
     for job in ("job-1", "job-2", "job-3"):
         admit(store, job)
     commands = [Command("b", "job-2", "cancel"), Command("a", "job-1", "cancel"), Command("c", "job-2", "deadline")]
@@ -72,7 +73,7 @@ def test_a_command_to_a_job_that_has_ended_is_answered_by_its_end(store: AnyStor
 
 
 @pytest.mark.contract("LOG-8", "FSM-9")
-def test_a_command_that_comes_after_the_end_is_refused_as_it_is_posted_and_the_reason_is_recorded(
+def test_a_command_after_the_end_is_refused_with_its_reason(
     store: AnyStore,
 ) -> None:
     """Whatever becomes of who posted it: nobody answers it later with the end, as if it had brought that about."""
@@ -135,7 +136,8 @@ def test_whoever_looks_answers_what_nobody_answered_before_the_job_ended(left: L
 
 
 @pytest.mark.contract("LOG-8")
-def test_a_command_to_an_ended_job_is_answered_once_it_is_as_old_as_that_and_no_earlier(left: Left) -> None:
+def test_a_command_to_an_ended_job_is_answered_when_old_enough(left: Left) -> None:
+    """A command to an ended job is answered once it is as old as that and no earlier."""
     store, recorded = left
     with store._database.single() as connection:
         (posted,) = connection.scalars(select(inbox.c.posted_ms))

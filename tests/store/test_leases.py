@@ -125,7 +125,8 @@ def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced(store: AnyStore)
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_heartbeat_extends_every_live_lease_of_its_worker_and_tells_which(store: AnyStore) -> None:
+def test_a_heartbeat_extends_and_returns_all_live_leases(store: AnyStore) -> None:
+    """A heartbeat extends every live lease of its worker and tells which."""
     clock = Clock(store)
     writers = [admit(store, f"job-{number}") for number in range(3)]
     store.claim("worker-1", 500, 2)
@@ -158,7 +159,7 @@ def test_a_job_that_has_ended_is_nobody_s_and_keeps_no_lease(store: AnyStore) ->
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_row_that_still_names_an_owner_after_its_end_is_passed_over_by_all_that_a_worker_does(
+def test_an_ended_row_that_names_an_owner_is_passed_over(
     database_url: str,
 ) -> None:
     """As a release of this program might leave it, or another program: a job that has ended is nobody's."""
@@ -228,7 +229,7 @@ def test_no_job_is_claimed_twice_by_workers_that_race(store_url: str, store: Any
 
 
 @pytest.mark.contract("LOG-2", "LOG-7")
-def test_heartbeats_and_appends_of_one_worker_do_not_get_in_each_other_s_way(store_url: str, store: AnyStore) -> None:
+def test_heartbeats_and_appends_of_one_worker_do_not_collide(store_url: str, store: AnyStore) -> None:
     writers = [admit(store, f"job-{number}") for number in range(8)]
     store.claim("worker-1", HOUR_MS, 8)
     writers = [replace(writer, fence=1) for writer in writers]
@@ -277,7 +278,7 @@ def stalls(claims: list[Claim]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_claim_counts_the_tenures_that_were_not_released_and_brought_no_token(store: AnyStore) -> None:
+def test_a_claim_counts_stalled_tenures(store: AnyStore) -> None:
     writer = admit(store)
     assert stalls(tenures(store, "worker-0", HOUR_MS, 1)) == [("job-1", 0)]
     for count in (1, 2):
@@ -320,7 +321,7 @@ def test_ordinary_jobs_are_taken_while_those_that_stall_are_left_alone(store: An
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_that_somebody_asks_for_is_taken_without_delay_and_that_tenure_is_not_counted(store: AnyStore) -> None:
+def test_a_job_that_is_asked_for_is_taken_at_once_and_not_counted(store: AnyStore) -> None:
     for number in range(3):
         admit(store, f"job-{number}")
     store.claim("worker-0", HOUR_MS, 2)
@@ -369,7 +370,7 @@ def test_looking_for_jobs_that_stall_does_not_go_through_all_that_wait(sqlite_ur
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_that_stalls_is_left_alone_for_a_while_but_by_who_has_no_caution(store: AnyStore) -> None:
+def test_a_stalling_job_is_left_alone_by_cautious_claims(store: AnyStore) -> None:
     admit(store)
     tenures(store, "worker-0", HOUR_MS, 1)
     tenures(store, "worker-1", HOUR_MS, 1, dead=["worker-0"], caution=NOT_NOW)
@@ -409,7 +410,7 @@ def test_a_claim_counts_what_died_before_its_tenure_was_recorded_too(store: AnyS
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_claim_whose_answer_was_lost_is_made_again_whatever_is_suspected_of_the_job(store: AnyStore) -> None:
+def test_a_claim_whose_answer_was_lost_is_repeated_for_suspects_too(store: AnyStore) -> None:
     for number in range(2):
         admit(store, f"job-{number}")
     tenures(store, "worker-0", HOUR_MS, 2)
@@ -420,7 +421,7 @@ def test_a_claim_whose_answer_was_lost_is_made_again_whatever_is_suspected_of_th
 
 
 @pytest.mark.contract("LOG-7")
-def test_a_job_that_stalls_comes_back_at_the_very_moment_that_its_delay_is_over(store: AnyStore) -> None:
+def test_a_stalling_job_comes_back_exactly_after_its_delay(store: AnyStore) -> None:
     clock = Clock(store)
     admit(store)
     tenures(store, "worker-0", HOUR_MS, 1)

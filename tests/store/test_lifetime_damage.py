@@ -82,7 +82,8 @@ def test_one_append_whose_content_is_left_is_a_fault(log: StoredLog) -> None:
 
 
 @pytest.mark.contract("LOG-3", "LOG-9")
-def test_a_row_of_a_database_says_what_was_done_to_its_log_and_a_file_does_not(log: StoredLog) -> None:
+def test_only_a_databases_row_says_when_its_log_was_sealed_or_erased(log: StoredLog) -> None:
+    """A row of a database says what was done to its log and a file does not."""
     one = [sealed.seal(log.head, rows_of(log), list(records("job-1", rows_of(log), 0)), structured=False)]
     gone = erased("job-1", one)
     for rows, told in ((log.rows, {}), (one, {"sealed_ms": 1}), (gone, {"sealed_ms": 1, "erased_ms": 1})):

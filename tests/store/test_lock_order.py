@@ -145,9 +145,7 @@ WORKS: dict[str, tuple[Callable[[Ground], Callable[[], object]], object]] = {
 @pytest.mark.contract("LOG-2", "LOG-4")
 @pytest.mark.parametrize("held", [0, 1, 2])
 @pytest.mark.parametrize("name", WORKS)
-def test_a_forced_deadlock_does_not_come_about_as_rows_are_taken_in_one_order(
-    ground: Ground, name: str, held: int
-) -> None:
+def test_rows_are_locked_in_one_order_so_nothing_deadlocks(ground: Ground, name: str, held: int) -> None:
     """A rival has an early row and wants the last: whoever came to wait for the early one may not have the last."""
     make, expected = WORKS[name]
     ground.owned()
@@ -239,7 +237,8 @@ def test_commands_that_another_is_answering_are_left_to_it(ground: Ground) -> No
 
 
 @pytest.mark.contract("LOG-4")
-def test_a_heartbeat_and_a_release_are_one_statement_for_any_number_of_jobs(database_url: str) -> None:
+def test_a_heartbeat_or_a_release_is_one_statement(database_url: str) -> None:
+    """A heartbeat and a release are one statement for any number of jobs."""
     store = database_store(database_url)
     assert isinstance(store, DatabaseStore)
     for job in JOBS:

@@ -45,7 +45,8 @@ def test_what_was_appended_is_read_back_in_order_and_equal(store: AnyStore) -> N
 
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
-def test_an_append_in_two_halves_is_seen_after_the_second_which_any_thread_may_do(store: AnyStore) -> None:
+def test_an_append_in_two_halves_is_seen_after_the_second(store: AnyStore) -> None:
+    """An append in two halves is seen after the second which any thread may do."""
     writers = [admit(store, f"job-{number}") for number in range(3)]
     before = [contents(store, writer.job) for writer in writers]
     durable = store.begin([writer.step() for writer in writers])
@@ -58,7 +59,8 @@ def test_an_append_in_two_halves_is_seen_after_the_second_which_any_thread_may_d
 
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
-def test_an_append_whose_second_half_is_dropped_leaves_no_trace_and_keeps_no_one_waiting(store: AnyStore) -> None:
+def test_an_append_without_its_second_half_leaves_no_trace(store: AnyStore) -> None:
+    """An append whose second half is dropped leaves no trace and keeps no one waiting."""
     writer = admit(store)
     before = contents(store)
     durable = store.begin([writer.step("lost")])
@@ -69,7 +71,8 @@ def test_an_append_whose_second_half_is_dropped_leaves_no_trace_and_keeps_no_one
 
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
-def test_a_batch_of_which_one_is_refused_takes_the_others_in_two_halves_too(store: AnyStore) -> None:
+def test_a_refused_append_does_not_stop_a_batch_in_two_halves(store: AnyStore) -> None:
+    """A batch of which one is refused takes the others in two halves too."""
     one, two = admit(store, "job-1"), admit(store, "job-2")
     store.append([one.step("first")])
     results = store.begin([one.step("other"), two.step()])()
@@ -248,7 +251,8 @@ def test_nothing_is_appended_after_the_end(store: AnyStore) -> None:
 
 
 @pytest.mark.contract("FSM-9", "LOG-7")
-def test_fenced_and_late_appends_are_recorded_with_their_reason_and_nothing_else_is(store: AnyStore) -> None:
+def test_only_fenced_and_late_appends_are_recorded_with_a_reason(store: AnyStore) -> None:
+    """Fenced and late appends are recorded with their reason and nothing else is."""
     start = admit(store)
     (claim,) = store.claim("worker-1", 60_000, 10)
     fenced = start.step()
@@ -314,9 +318,10 @@ def test_a_refused_append_does_not_keep_the_others_from_being_appended(store: An
         ({"entries": (OutputCommitted(NO_NUMBER, b""),)}, "an event cannot be written"),
     ],
 )
-def test_an_append_that_no_log_could_hold_is_refused_before_any_of_its_batch(
+def test_an_impossible_append_is_refused_before_any_of_its_batch(
     store: AnyStore, changes: dict[str, Any], reason: str
 ) -> None:
+    """An append that no log could hold is refused before any of its batch."""
     writer, other = admit(store), admit(store, "job-2")
     with pytest.raises(MisformedAppend) as problem:
         store.append([other.step(), writer.step(**changes)])
@@ -351,7 +356,8 @@ def test_the_same_key_and_request_attach_to_the_job_running_or_finished(store: A
 
 
 @pytest.mark.contract("ENV-8")
-def test_the_same_key_and_another_request_is_a_conflict_that_writes_nothing(store: AnyStore) -> None:
+def test_another_request_under_a_key_is_a_conflict_and_writes_nothing(store: AnyStore) -> None:
+    """The same key and another request is a conflict that writes nothing."""
     admit(store, "job-1", "key-1")
     with pytest.raises(IdempotencyConflict) as problem:
         store.admit("job-2", "b" * 64, "scripted", 5, envelope("job-2"), "key-1")

@@ -68,7 +68,8 @@ def test_of_different_appends_at_one_place_exactly_one_is_taken(stores: list[Any
 
 
 @pytest.mark.contract("LOG-1", "LOG-2")
-def test_of_equal_appends_exactly_one_is_taken_and_the_others_are_its_duplicates(stores: list[AnyStore]) -> None:
+def test_of_equal_appends_one_is_taken_and_the_others_are_duplicates(stores: list[AnyStore]) -> None:
+    """Of equal appends exactly one is taken and the others are its duplicates."""
     writer = admit(stores[0])
     for _ in range(8):
         append = writer.step()
@@ -109,7 +110,9 @@ def test_submissions_under_one_key_end_in_one_job(stores: list[AnyStore]) -> Non
 
 
 @pytest.mark.contract("ENV-8")
-def test_of_different_requests_under_one_key_one_is_admitted_and_the_others_are_refused(stores: list[AnyStore]) -> None:
+def test_of_requests_under_one_key_one_is_admitted(stores: list[AnyStore]) -> None:
+    """Of different requests under one key one is admitted and the others are refused."""
+
     def submit(store: AnyStore, index: int) -> bool | str:
         try:
             return store.admit(f"job-{index}", str(index) * 64, "scripted", 5, envelope(f"job-{index}"), "key").created
@@ -154,7 +157,7 @@ def gone_from(url: str) -> None:
 
 @pytest.mark.contract("LOG-1", "LOG-2", "LOG-4")
 @pytest.mark.parametrize("delay_ms", [0, 1, 3, 7, 13])
-def test_a_process_killed_while_it_appends_leaves_the_old_log_or_the_new_one(database_url: str, delay_ms: int) -> None:
+def test_a_kill_during_an_append_leaves_the_old_log_or_the_new_one(database_url: str, delay_ms: int) -> None:
     """Never a mixture: the three jobs of a batch stand at one step, and it is the acknowledged one or the next."""
     store = open_store(database_url)
     for number in range(3):

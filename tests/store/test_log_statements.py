@@ -214,9 +214,7 @@ def test_an_append_touches_no_index_of_postgresqls_jobs(postgres_url: str) -> No
 
 
 @pytest.mark.contract("LOG-2")
-def test_an_appender_does_not_remember_every_job_that_it_has_ever_appended_to(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_appender_does_not_remember_every_job(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs that somebody else has by now never end here."""
     for module in (postgres_log, sqlite_log):
         monkeypatch.setattr(module, "JOBS_REMEMBERED", 3)
@@ -237,9 +235,10 @@ def test_an_appender_does_not_remember_every_job_that_it_has_ever_appended_to(
 
 
 @pytest.mark.contract("LOG-2", "LOG-4")
-def test_an_appender_to_postgresql_asks_for_the_rows_of_the_jobs_that_it_does_not_know_and_of_no_others(
+def test_a_postgresql_appender_asks_for_unknown_jobs_alone(
     postgres_url: str,
 ) -> None:
+    """An appender to PostgreSQL asks for the rows of the jobs that it does not know and of no others."""
     store = database_store(postgres_url)
     writers = [admit(store, f"job-{number}") for number in range(4)]
     known = step(store, writers[:1])
@@ -262,7 +261,7 @@ def test_an_appender_to_postgresql_asks_for_the_rows_of_the_jobs_that_it_does_no
 
 
 @pytest.mark.contract("LOG-2")
-def test_an_append_passes_its_two_points_in_order_and_what_ends_at_the_first_is_not_there(database_url: str) -> None:
+def test_an_append_passes_its_two_points_in_order(database_url: str) -> None:
     """These are the places at which processes are killed to see that an append is whole or not at all."""
     passed: list[str] = []
     killing: list[str] = []

@@ -79,9 +79,10 @@ def test_an_append_is_one_round_trip_there_too(store: AnyStore, through: tuple[P
 
 
 @pytest.mark.contract("LOG-2")
-def test_a_lock_is_waited_for_no_longer_and_a_commit_is_synced_as_without_it(
+def test_behind_a_pooler_lock_waits_and_syncs_are_the_same(
     through: tuple[Pooler, str], postgres_url: str, postgres_server: Server
 ) -> None:
+    """A lock is waited for no longer and a commit is synced as without it."""
     pooler, url = through
     postgres_server.admin.execute("ALTER DATABASE decodelog SET synchronous_commit = off")
     try:
@@ -129,7 +130,7 @@ def test_nobody_listens_through_it_unless_the_url_says_where(
 
 
 @pytest.mark.contract("LOG-2")
-def test_statements_that_the_url_has_prepared_all_the_same_are_its_own_fault(through: tuple[Pooler, str]) -> None:
+def test_statements_prepared_by_the_url_are_reported_as_pooled(through: tuple[Pooler, str]) -> None:
     """As a pooler may be told to keep them; where it was not, that is what is said."""
     _, url = through
     with pytest.raises(DatabasePooled) as problem:

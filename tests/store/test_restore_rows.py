@@ -69,9 +69,8 @@ def outcome(store: DatabaseStore, file: Restorable, dead: tuple[str, ...] = ()) 
     return restored[:2]
 
 
-def test_a_log_that_ends_earlier_is_brought_up_to_the_file_s_and_a_second_time_held(
-    store: DatabaseStore, short: tuple[Writer, Restorable]
-) -> None:
+def test_a_shorter_log_is_advanced_once_and_then_held(store: DatabaseStore, short: tuple[Writer, Restorable]) -> None:
+    """A log that ends earlier is brought up to the file's and a second time held."""
     writer, file = short
     assert outcome(store, file) == ("advanced", 3)
     row = store.row("job-1")
@@ -164,7 +163,7 @@ def test_a_held_log_that_need_not_grow_is_nobody_s_business(store: DatabaseStore
 
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("by", [-3, -1, 1, 3, 9])
-def test_a_row_whose_head_is_not_its_log_s_end_is_damage_and_nothing_is_built_on_it(
+def test_a_row_whose_head_is_not_its_logs_end_is_damage(
     store: DatabaseStore, short: tuple[Writer, Restorable], by: int
 ) -> None:
     """The appends agree with the file's as far as they go, and the job's row says that they go elsewhere."""
@@ -221,7 +220,8 @@ def test_of_several_logs_all_are_restored_or_none(store: DatabaseStore) -> None:
     assert audit_rows(store).ok
 
 
-def test_a_log_that_has_ended_says_when_it_came_here_and_keeps_the_fence_of_its_end(store: DatabaseStore) -> None:
+def test_a_restored_ended_log_keeps_its_fence_and_is_dated_now(store: DatabaseStore) -> None:
+    """A log that has ended says when it came here and keeps the fence of its end."""
     clock = Clock(store)
     writer = write(store, admit(store), 2)
     store.claim("worker", HOUR_MS, 1)
@@ -240,7 +240,7 @@ def test_a_log_that_has_ended_says_when_it_came_here_and_keeps_the_fence_of_its_
 
 
 @pytest.mark.parametrize(("clashes", "made"), [(TRIES - 1, True), (TRIES, False)])
-def test_a_row_that_others_make_and_remove_meanwhile_is_tried_so_often_and_then_said_to_be_busy(
+def test_a_row_that_comes_and_goes_is_retried_and_then_busy(
     store: DatabaseStore, monkeypatch: pytest.MonkeyPatch, clashes: int, made: bool
 ) -> None:
     """As another restore would that gives up in the end: its row clashes, and is not there to be found."""

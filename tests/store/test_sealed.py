@@ -153,7 +153,8 @@ def test_columns_give_every_step_again_floats_bit_for_bit(alternatives: int) -> 
             assert packed[0] == packed[1]
 
 
-def test_the_first_and_the_last_two_of_a_run_are_whole_and_the_same_log_gives_the_same_bytes(log: StoredLog) -> None:
+def test_sealing_keeps_the_ends_of_a_run_whole_and_is_repeatable(log: StoredLog) -> None:
+    """The first and the last two of a run are whole and the same log gives the same bytes."""
     row = seal(log)
     assert row == seal(log)
     read = list(sealed.records("job-1", row))
@@ -170,9 +171,8 @@ def test_the_first_and_the_last_two_of_a_run_are_whole_and_the_same_log_gives_th
 
 @pytest.mark.contract("LOG-3")
 @pytest.mark.parametrize("gone", [False, True])
-def test_every_changed_byte_of_a_sealed_row_is_found_by_reading_and_named_by_the_audit(
-    log: StoredLog, gone: bool
-) -> None:
+def test_every_changed_byte_of_a_sealed_row_is_found_and_named(log: StoredLog, gone: bool) -> None:
+    """Every changed byte of a sealed row is found by reading and named by the audit."""
     row = seal(log)
     if gone:
         (row,) = erased("job-1", [row])
@@ -235,9 +235,8 @@ def test_bytes_that_no_release_wrote_are_damage_and_nothing_else(log: StoredLog)
             list(sealed.records("job-1", row._replace(payload=cut)))
 
 
-def test_a_size_beyond_its_limit_is_refused_before_anything_is_decompressed(
-    log: StoredLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_excessive_size_is_refused_before_decompression(log: StoredLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A size beyond its limit is refused before anything is decompressed."""
     row = seal(log)
     size = len(lzma.decompress(row.payload[10:], lzma.FORMAT_RAW, filters=sealed._FILTERS))
     assert int.from_bytes(row.payload[2:10]) == size
@@ -344,9 +343,7 @@ def test_what_is_no_list_is_taken_for_none(value: Any) -> None:
 
 @pytest.mark.contract("LOG-9")
 @pytest.mark.parametrize("begun", [0, 1, 60_000])
-def test_the_longest_octets_are_taken_wherever_they_begin_and_longer_ones_are_not(
-    monkeypatch: pytest.MonkeyPatch, begun: int
-) -> None:
+def test_the_longest_octets_are_taken_and_longer_ones_are_not(monkeypatch: pytest.MonkeyPatch, begun: int) -> None:
     """What was read beside them, before and after, never takes their room away."""
     most = 1 << 20
     monkeypatch.setattr(sealed_body, "PAYLOAD_BYTES_MAX", most)

@@ -30,7 +30,8 @@ TestMachine = pytest.mark.contract(CLAUSE)(Machine.TestCase)
 """
 
 
-def test_marks_are_found_on_modules_classes_functions_parameters_and_machines() -> None:
+def test_marks_are_found_wherever_pytest_honours_them() -> None:
+    """Marks are found on modules classes functions parameters and machines."""
     found: dict[str, set[str]] = {}
     for clause, test in contract_report.marked(ast.parse(SOURCE).body, "t.py", []):
         found.setdefault(test, set()).add(clause)
@@ -41,6 +42,30 @@ def test_marks_are_found_on_modules_classes_functions_parameters_and_machines() 
         "t.py::Machine": {"LOG-7"},
         "t.py::TestMachine": {"LOG-1", "CLAUSE"},
     }
+
+
+def test_the_page_is_what_the_marks_say() -> None:
+    now = contract_report.PAGE.read_text("utf-8")
+    assert contract_report.page(now, contract_report.collect(contract_report.ROOT)) == now, "run `make docs`"
+
+
+def test_the_page_lists_under_each_clause_the_tests_that_name_it() -> None:
+    promised = f"- **A-1** One.\n- **A-2** Two.\n\n{contract_report.MARK}"
+    page = contract_report.page(promised + "what was there before", {"A-2": ["t.py::test_a", "t.py::test_b"]})
+    assert (
+        page
+        == f"""{promised}
+## The tests of each clause
+
+### A-1
+
+No test names it yet.
+
+### A-2
+
+- t.py: `test_a`, `test_b`
+"""
+    )
 
 
 def test_the_report_lists_proven_unproven_and_unknown_clauses() -> None:

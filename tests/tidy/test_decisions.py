@@ -1,4 +1,4 @@
-"""docs/decisions.md says what the code says."""
+"""docs/reference/decisions.md says what the code says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def test_the_page_is_what_the_code_generates() -> None:
     assert decisions.PAGE.read_text("utf-8") == decisions.page(), "run `make docs`"
 
 
-def test_each_table_has_as_many_cells_in_every_row_and_none_empty_but_by_intention() -> None:
+def test_each_table_is_rectangular_and_without_empty_cells() -> None:
+    """Each table has as many cells in every row and none empty but by intention."""
     for block in re.findall(r"(?:^\|.*\n)+", decisions.page(), flags=re.MULTILINE):
         rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in block.splitlines()]
         assert len({len(row) for row in rows}) == 1, block

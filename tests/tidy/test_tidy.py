@@ -202,6 +202,12 @@ def test_test_modules_cannot_hide_one_another_or_a_package() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def test_names_of_tests_are_short_enough_to_be_read() -> None:
+    names = re.findall(r"def (test_\w+)", "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py")))
+    assert len(names) > 1000
+    assert [name for name in names if len(name) > 70] == []
+
+
 def test_the_changelog_keeps_its_form() -> None:
     assert list(rules.changelog((ROOT / "CHANGELOG.md").read_text("utf-8"))) == []
 
@@ -221,7 +227,7 @@ def test_another_form_of_changelog_is_found(text: str) -> None:
 
 
 def test_the_contract_numbers_its_clauses_without_gaps() -> None:
-    text = (ROOT / "docs/contract.md").read_text("utf-8")
+    text = (ROOT / "docs/reference/contract.md").read_text("utf-8")
     numbered = contract_report.CLAUSE.findall(text)
     areas = Counter(clause.split("-")[0] for clause, _ in numbered)
     assert len(areas) == 12
@@ -231,6 +237,6 @@ def test_the_contract_numbers_its_clauses_without_gaps() -> None:
 
 
 def test_every_marked_clause_is_in_the_contract() -> None:
-    known = contract_report.clauses((ROOT / "docs/contract.md").read_text("utf-8"))
+    known = contract_report.clauses((ROOT / "docs/reference/contract.md").read_text("utf-8"))
     unknown = {clause: tests for clause, tests in contract_report.collect(ROOT).items() if clause not in known}
     assert unknown == {}

@@ -44,7 +44,7 @@ NEVER_THESE = {
     "runtime": {"alembic", "psycopg", "sqlalchemy", "sqlite3"},
     "store": {"gguf", "safetensors", "tokenizers", "torch", "transformers"},
 }
-INSTALLED_AS = {"pydantic_core": "pydantic"}  # where a package comes with one of another name
+INSTALLED_AS = {"pydantic_core": "pydantic", "yaml": "pyyaml"}  # where a package comes under another name
 MACHINE = "fsm/machine/compiled.py"  # the one file that knows the state machine library
 CLOCKED = ("runtime/loop/worker.py", "service/")  # where the wall clock may be read
 

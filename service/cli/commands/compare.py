@@ -1,4 +1,4 @@
-"""compare: whether two jobs are one run, and if not, where and at which level they part."""
+"""compare: whether two jobs are the same run, and if not, where and at which level they diverge."""
 
 from __future__ import annotations
 

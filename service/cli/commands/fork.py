@@ -24,7 +24,7 @@ def fork(
 ) -> None:
     """Put a job into the log that goes on from a prefix of another.
 
-    What no flag speaks of is as it was there, retention too.
+    What no flag changes is as it was there, retention too.
     """
     from ...jobs.fork import fork as fork_job
 

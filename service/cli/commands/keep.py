@@ -108,7 +108,7 @@ def erase(
 
 
 def confirm(log: EventLog, given: Sequence[str], jobs: Sequence[str]) -> None:
-    """Have somebody at a terminal say yes to these jobs. Errors: WholeNameNeeded where nobody is there to be asked."""
+    """Ask at the terminal before erasing these jobs. Errors: WholeNameNeeded where there is no terminal."""
     if terminal.can_ask():
         for name in jobs:
             terminal.say(name)
@@ -145,7 +145,7 @@ def sweep(
 
 
 def tell_due(found: Due, json: bool) -> None:
-    """Say what would be done, and is not."""
+    """Say what would be done, without doing it."""
     if json:
         terminal.write_json({"due": found._asdict()})
     else:
@@ -159,9 +159,9 @@ def named(store: EventLog, names: list[str]) -> list[str]:
 
 
 class Told:
-    """What became of each job, told one a line as it happens, or as one JSON value in the end.
+    """What became of each job, one a line as it happens, or as one JSON value at the end.
 
-    A problem in the middle ends the telling with what was done before it: exit code 1, as something has changed.
+    A problem in the middle ends the report after what was done before it: exit code 1, as something has changed.
     """
 
     def __init__(self, json: bool) -> None:

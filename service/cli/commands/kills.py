@@ -1,4 +1,4 @@
-"""What `torture --only` and `torture --db` name: kills, adversities and the databases that they can befall."""
+"""Parses `torture --only` and `torture --db`: kills, disruptions and the databases that can have them."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ def kill_of(text: str, names: Sequence[str]) -> tuple[Scene, Place]:
     """The scene and the place that SCENE:POINT:N names. Errors: BadParameter, also if none of the databases has it."""
     scene, place = place_of(text)
     if not any(has_place(scene, place, SQLITE if name == SQLITE else POSTGRES, is_own(name)) for name in names):
-        raise typer.BadParameter(f"{text} can befall no database that is named here", param_hint="--only")
+        raise typer.BadParameter(f"none of the databases named here can have {text}", param_hint="--only")
     return scene, place
 
 
 def has_place(scene: Scene, place: Place, database: str, own: bool) -> bool:
-    """Whether a kill or an adversity can befall a database of this kind."""
-    from ...lab.torture.adversities import ADVERSITIES, possible
+    """Whether a database of this kind can have this kill or disruption."""
     from ...lab.torture.campaign import points_of
     from ...lab.torture.child import ANYWHERE
+    from ...lab.torture.disruptions import DISRUPTIONS, possible
     from ...lab.torture.siege import LOAD
 
     if scene is LOAD:
-        return possible(ADVERSITIES[place.point], database, own)
+        return possible(DISRUPTIONS[place.point], database, own)
     return place.point in (*points_of(database), ANYWHERE)
 
 
 def place_of(text: str) -> tuple[Scene, Place]:
-    """The scene and the place that SCENE:POINT:N names; an adversity's place is its name and seed."""
+    """The scene and the place that SCENE:POINT:N names; a disruption's place is its name and seed."""
     from ....fsm.failpoints import POINTS
-    from ...lab.torture.adversities import ADVERSITIES
     from ...lab.torture.child import ANYWHERE, Place
+    from ...lab.torture.disruptions import DISRUPTIONS
     from ...lab.torture.scenes import SCENES
     from ...lab.torture.siege import LOAD
 
     name, point, count, *more = [*text.split(":"), *[""] * (2 - text.count(":"))]
     scene = next((scene for scene in (*SCENES, LOAD) if scene.name == name), None)
-    points = ADVERSITIES if scene is LOAD else (*POINTS, ANYWHERE)
+    points = DISRUPTIONS if scene is LOAD else (*POINTS, ANYWHERE)
     if scene is None or point not in points or not re.fullmatch(COUNT, count) or more:
         raise typer.BadParameter("write SCENE:POINT:N, as `decodelog torture --list` names them", param_hint="--only")
     return scene, Place(point, int(count))
 
 
 def is_own(name: str) -> bool:
-    """Whether what a database's name stands for is this command's own, and no server that others use, too."""
+    """Whether a database is this command's own, and not on a server that others use too."""
     return name in (SQLITE, POSTGRES)
 
 
 def refuse_database(name: str) -> None:
-    """Refuse what is no database for this. Errors: BadParameter; UnsupportedDatabase."""
+    """Refuse a database that is unsuitable. Errors: BadParameter; UnsupportedDatabase."""
     from ....store.database.connection import named
     from ...lab.torture.databases import has_server
 

@@ -60,7 +60,7 @@ def tail(
 
 @contextmanager
 def listening(store: Store, follow: bool) -> Iterator[Bell | None]:
-    """What to wait on for more, where more is to be waited for."""
+    """The bell to wait on, where the command follows the log."""
     if not follow:
         yield None
         return

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from ...lab.torture.scenes import Scene
 
 
-Quick = Annotated[bool, typer.Option("--quick", help="Each point at one place, most adversities once.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Each point at one place, most disruptions once.")]
 Only = Annotated[
     list[str] | None,
     typer.Option(
         "--only",
         metavar="SCENE:POINT:N",
         help="This kill: where a scene reaches a point for the N-th time. SCENE:anywhere:N is N times 0.1 ms after its "
-        "start. load:ADVERSITY:N is an adversity with the seed N.",
+        "start. load:DISRUPTION:N is a disruption with the seed N.",
         show_default=False,
     ),
 ]
@@ -106,9 +106,9 @@ def refuse_conflicts(options: dict[str, Any]) -> None:
 def campaigns(
     names: Sequence[str], quick: bool, kills: Sequence[tuple[Scene, Place]]
 ) -> tuple[dict[str, Verdict], dict[str, list[str]]]:
-    """What a campaign, or these kills, find on each database, and which adversities this user may not make there."""
-    from ...lab.torture.adversities import torment
+    """What a campaign, or these kills, find on each database, and which disruptions this user may not make there."""
     from ...lab.torture.campaign import Campaign, torture
+    from ...lab.torture.disruptions import disrupt_all
 
     verdicts: dict[str, Verdict] = {}
     left_out: dict[str, list[str]] = {}
@@ -121,8 +121,8 @@ def campaigns(
             terminal.say(f"{ground.name}: killing processes", style="dim")
             verdict = torture(campaign, quick, hear)
             terminal.say(f"{ground.name}: taking the database away", style="dim")
-            befallen, left_out[name] = torment(campaign, quick, hear)
-            verdicts[name] = verdict._replace(results=[*verdict.results, *befallen])
+            disrupted, left_out[name] = disrupt_all(campaign, quick, hear)
+            verdicts[name] = verdict._replace(results=[*verdict.results, *disrupted])
     return verdicts, left_out
 
 
@@ -145,8 +145,8 @@ def report(verdicts: dict[str, Verdict], left_out: dict[str, list[str]], seconds
                 )
         for name, points in unreached.items():
             terminal.write("".join(f"FAILED {name}: nothing reaches {point}\n" for point in points))
-        for name, adversities in left_out.items():
-            terminal.write("".join(f"left out {name}: {each}, which takes a right to mount\n" for each in adversities))
+        for name, disruptions in left_out.items():
+            terminal.write("".join(f"left out {name}: {each}, which takes a right to mount\n" for each in disruptions))
         terminal.write(f"{' '.join(f'{key}={count}' for key, count in totals.items())} in {seconds} s\n")
     return failures
 
@@ -157,7 +157,7 @@ def hear(result: Result) -> None:
 
 
 def table(results: Sequence[Result]) -> None:
-    """A row for each point or adversity, database and state: how often it was met, and how often that did harm."""
+    """A row for each point or disruption, database and state: how often it was reached, and how often that failed."""
     kills, harms = Counter[Any](), Counter[Any]()
     for result in results:
         row = (result.kill.place.point, result.kill.database, result.state)
@@ -170,21 +170,21 @@ def table(results: Sequence[Result]) -> None:
 
 
 def listing(json: bool) -> None:
-    """The scenes, the points and the adversities, with what they are."""
+    """The scenes, the points and the disruptions, with what they are."""
     from ....fsm.failpoints import POINTS
-    from ...lab.torture.adversities import ADVERSITIES
+    from ...lab.torture.disruptions import DISRUPTIONS
     from ...lab.torture.scenes import SCENES
 
-    adversities = {name: adversity.about for name, adversity in ADVERSITIES.items()}
+    disruptions = {name: disruption.about for name, disruption in DISRUPTIONS.items()}
     scenes = {scene.name: scene.about for scene in SCENES}
     if json:
-        terminal.write_json({"scenes": scenes, "points": POINTS, "adversities": adversities})
+        terminal.write_json({"scenes": scenes, "points": POINTS, "disruptions": disruptions})
         return
     terminal.write_table(("scene", "what its process does"), list(scenes.items()))
     terminal.write("\n")
     terminal.write_table(("point", "where it is"), list(POINTS.items()))
     terminal.write("\n")
-    terminal.write_table(("adversity", "what happens"), list(adversities.items()))
+    terminal.write_table(("disruption", "what happens"), list(disruptions.items()))
 
 
 def found() -> list[str]:
@@ -198,10 +198,10 @@ def found() -> list[str]:
 
 
 def these(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
-    """These kills and adversities alone; one that cannot befall this database is none of it."""
-    from ...lab.torture.adversities import befall, rehearse_load
+    """These kills and disruptions alone, without those that this database cannot have."""
     from ...lab.torture.campaign import Verdict
-    from ...lab.torture.harm import NotPermitted
+    from ...lab.torture.disruptions import disrupt, rehearse_load
+    from ...lab.torture.outages import NotPermitted
     from ...lab.torture.siege import LOAD
 
     results: list[Result] = []
@@ -212,7 +212,7 @@ def these(campaign: Campaign, kills: Sequence[tuple[Scene, Place]]) -> Verdict:
             results.append(campaign.kill(scene, campaign.rehearse(scene), place))
         else:
             try:
-                results.append(befall(campaign, rehearse_load(campaign), *place))
+                results.append(disrupt(campaign, rehearse_load(campaign), *place))
             except NotPermitted as error:
                 raise typer.BadParameter("this user may not mount a disk to fill", param_hint="--only") from error
     return Verdict(results, [])

@@ -36,7 +36,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A process on an errand: what it is about, and what it reaches the world by."""
+    """A process on an errand: what it is to do, and its connection to the world."""
 
     world: World
     asked: Asked
@@ -52,7 +52,7 @@ class Caller:
 
 
 class Errand:
-    """What somebody does, once more in another process where the one before died or the database failed it."""
+    """What a caller does; it is repeated in a new process where the one before died or the database failed."""
 
     def __init__(self, world: World, name: str, asked: Asked, act: Callable[[Caller], None]) -> None:
         world.errands += 1

@@ -18,12 +18,12 @@ CALL_MS_MIN, CALL_MS_MAX = 2, 8
 
 
 @dataclass(slots=True)
-class Harm:
+class DeviceFaults:
     """What the device does to jobs.
 
     failed    how many of a job's calls failed
     spoiled   jobs that had a score row that is not finite
-    deadly    the kind of job, if any, of which every process dies that calls the model for it
+    deadly    the kind of job, if any, whose model calls kill every process that makes them
     """
 
     failed: Counter[str] = field(default_factory=Counter)
@@ -47,14 +47,14 @@ class Device:
         scheduler: Scheduler,
         process: Process,
         faults: Faults,
-        harm: Harm,
+        device_faults: DeviceFaults,
         room: int | None = None,
         candid: bool = True,
     ) -> None:
         self.facts, self.runtime, self.recorded, self.text = model.facts, model.runtime, model.recorded, model.text
         self.lanes = room if candid else None
         self._model = model
-        self._world = scheduler, process, faults, harm, room
+        self._world = scheduler, process, faults, device_faults, room
         self._sessions: dict[int, Calls] = {}
 
     def session(self, width: int) -> Calls:
@@ -72,11 +72,17 @@ class Calls:
     """A session whose calls take virtual time and may fail."""
 
     def __init__(
-        self, caller: ModelSession, scheduler: Scheduler, process: Process, faults: Faults, harm: Harm, room: int | None
+        self,
+        caller: ModelSession,
+        scheduler: Scheduler,
+        process: Process,
+        faults: Faults,
+        device_faults: DeviceFaults,
+        room: int | None,
     ) -> None:
         self._room = room
-        self._caller, self._scheduler, self._process, self._faults, self._harm = (
-            caller, scheduler, process, faults, harm,
+        self._caller, self._scheduler, self._process, self._faults, self._device_faults = (
+            caller, scheduler, process, faults, device_faults,
         )  # fmt: skip
         self.recorded, self.cache = caller.recorded, caller.cache
         self._lanes: dict[Lane, None] = {}
@@ -101,10 +107,10 @@ class Calls:
         faults, jobs = self._faults, [call.lane.request for call in calls]
         took_ms = CALL_MS_MIN + int(faults.draws.random() * (CALL_MS_MAX - CALL_MS_MIN))
         self._scheduler.wait(self._process, None, took_ms)
-        if any(map(self._harm.kills, jobs)):
+        if any(map(self._device_faults.kills, jobs)):
             self._scheduler.kill(self._process)
         if faults.left and faults.strike("call", 3.0):
-            self._harm.failed.update(jobs)
+            self._device_faults.failed.update(jobs)
             raise RuntimeError("the device is lost")
         ticket = self._caller.prepare(calls)
         self._called[ticket.event] = jobs
@@ -113,12 +119,12 @@ class Calls:
     def select(self, ticket: Ticket) -> Tensor:
         faults, jobs = self._faults, self._called.pop(ticket.event)
         if faults.left and faults.strike("call", 3.0):
-            self._harm.failed.update(jobs)
+            self._device_faults.failed.update(jobs)
             raise PreparedCacheChanged(jobs[0], "length")
         scores = self._caller.select(ticket)
         if faults.left and faults.strike("scores"):
             spoiled = int(faults.draws.random() * len(jobs))
-            self._harm.spoiled.add(jobs[spoiled])
+            self._device_faults.spoiled.add(jobs[spoiled])
             scores = scores.clone()  # the script's own rows are shown as they lie
             scores[spoiled, 0] = nan
         return scores

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation, and how often: drawn from the seed like everything else, and never for ever."""
+"""What goes wrong in a simulation, and how often: drawn from the seed like everything else, and bounded."""
 
 from __future__ import annotations
 

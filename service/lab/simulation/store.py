@@ -27,7 +27,7 @@ class Outage:
 
 
 class VirtualBell:
-    """`fsm.ports.Bell`, on which what it should have rung for is sometimes not heard."""
+    """`fsm.ports.Bell`, which sometimes fails to ring."""
 
     def __init__(self, rung: Callable[[], int], scheduler: Scheduler, process: Process, faults: Faults) -> None:
         self._rung, self._heard = rung, rung()

@@ -1,4 +1,4 @@
-"""What must be true of a simulated world when all has come to its end. Each finding is a sentence; none is good."""
+"""What must hold for a simulated world at its end. Each finding is a sentence; no findings is good."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _job(world: World, asked: Asked, job: str) -> Iterator[str]:
     if row.owner is not None:
         yield f"{job}: it has ended and {row.owner} holds it"
     if here.events == whole.events:
-        if world.harm.kills(job) and asked.shape.name != "nothing":
+        if world.device_faults.kills(job) and asked.shape.name != "nothing":
             yield f"{job}: it ended well, and every worker dies of it"
         if asked.shape.envelope.termination.deadline_ms is not None and not world.faults.happened["clock"]:
             yield f"{job}: its time was up long before its end"
@@ -59,19 +59,19 @@ def _job(world: World, asked: Asked, job: str) -> Iterator[str]:
 
 def _unexplained(world: World, asked: Asked, job: str, end: Event) -> str:
     """Why a job that ended otherwise than undisturbed should not have."""
-    harm = world.harm
+    device_faults = world.device_faults
     if isinstance(end, RequestFailed):
-        if job in harm.spoiled and end.cause == "non_finite_scores":
+        if job in device_faults.spoiled and end.cause == "non_finite_scores":
             return ""
         if end.cause == "poison_job":
             # Beside a deadly one a job may stall, but not each time: as often as something else struck, and twice.
-            struck = harm.kills(job) or world.faults.happened.total() + 2 >= TENURES_STALLED_MAX
+            struck = device_faults.kills(job) or world.faults.happened.total() + 2 >= TENURES_STALLED_MAX
             enough = struck and world.store.row(job).fence > TENURES_STALLED_MAX
             return "" if enough else "it was given up, and its workers died of something else"
         budget = asked.shape.envelope.runtime.retry_budget
-        if harm.failed[job] > budget and end.cause in ("model_call.RuntimeError", "prepared_cache_changed"):
+        if device_faults.failed[job] > budget and end.cause in ("model_call.RuntimeError", "prepared_cache_changed"):
             return ""
-        return f"it failed with {end.cause}, and {harm.failed[job]} of its calls failed"
+        return f"it failed with {end.cause}, and {device_faults.failed[job]} of its calls failed"
     if not isinstance(end, RequestClosed):
         return "it has no end"
     if end.reason is FinishReason.CANCELLED:

@@ -1,4 +1,4 @@
-"""One simulated world: workers, callers and readers around one database, and all that may happen to them."""
+"""One simulated world: workers, callers and readers around one database, and the faults that strike them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ....runtime.loop.worker import Worker
 from ....store.memory.log import MemoryStore
 from ...jobs.compose import admit_job as admissible
 from .callers import RESTART_MS, START_MS, Asked, Errand, end, follow, submit
-from .device import Device, Harm
+from .device import Device, DeviceFaults
 from .faults import Faults
 from .jobs import MODEL, OTHER_MODEL, SHAPES, model
 from .scheduler import Process, Scheduler, Stuck, VirtualHost
@@ -60,7 +60,7 @@ class World:
         self.scheduler = Scheduler(draws, draws.choice((0.02, 0.1, 0.4)), TURNS_MAX)
         self.scheduler.at = self._struck
         self.store = store(self._database_ms)
-        self.harm = Harm()
+        self.device_faults = DeviceFaults()
         self.found: list[str] = []
         self.shown: dict[tuple[str, str], list[Emission]] = {}
         self.followed: dict[str, list[Emission]] = {}
@@ -72,7 +72,7 @@ class World:
             for shape in draws.sample(SHAPES, draws.randint(1, 4))
         ]
         if draws.random() < DEADLY:
-            self.harm.deadly = draws.choice(self.asked).shape.name
+            self.device_faults.deadly = draws.choice(self.asked).shape.name
         self._outage = Outage()
         self._skew_ms: dict[str, int] = {}
         self._sees_deaths = draws.random() < 0.5
@@ -117,7 +117,7 @@ class World:
             self.scheduler.end()
 
     def _send(self, asked: Asked) -> None:
-        """The people who have to do with one job."""
+        """The callers and readers of one job."""
         draws = self.draws
         for _ in range(1 if asked.key is None else draws.randint(1, 2)):
             Errand(self, "submitter", asked, submit)
@@ -214,7 +214,7 @@ class World:
             self.scheduler.point(process, "model.load")
             if self._loads_ms:
                 self.scheduler.wait(process, None, self.draws.randrange(self._loads_ms))
-            device = Device(model(), self.scheduler, process, self.faults, self.harm, self._room, self._candid)
+            device = Device(model(), self.scheduler, process, self.faults, self.device_faults, self._room, self._candid)
             return devices.setdefault(name, device)
 
         def read(job: str, emissions: Sequence[Emission], state: State) -> None:

@@ -91,7 +91,7 @@ class Running:
         self._ended.register(self._end, select.POLLIN)
 
     def ended(self, wait_s: float = 0.0) -> bool:
-        """Whether it has ended, after waiting for that for so long at most."""
+        """Whether it has ended, after waiting at most so long."""
         return self._result is not None or bool(self._ended.poll(wait_s * 1000))
 
     def kill(self) -> None:
@@ -114,7 +114,7 @@ class Running:
     def wait(self) -> Ended:
         """Wait until it ends. One that has run for PATIENCE_S seconds says where it stands, and is ended by SIGALRM.
 
-        Its seconds are counted one by one: the clock goes on while somebody has stopped this process, or that one.
+        Its seconds are counted one by one: the clock goes on while this process or that one is stopped.
         """
         if self._result is not None:
             return self._result

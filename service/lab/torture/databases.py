@@ -46,7 +46,7 @@ class Ground(Protocol):
         """Empty it, and have `prepare` fill it, or lay it out as `prepare` left it the last time for this scene."""
 
     def settle(self) -> None:
-        """Wait until nothing works in it on behalf of a process that is gone."""
+        """Wait until no work for a dead process is left in it."""
 
     def close(self) -> None:
         """Let go of it."""
@@ -197,7 +197,7 @@ class OwnServer:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there and has not ended; one that has may take the system its time to bury."""
+    """Whether a process exists and has not ended; the system may take a while to remove one that has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:  # there is none, or none any more

@@ -1,7 +1,7 @@
 """What the processes that are to be killed do: a few jobs in a given state, and an act that may be done again.
 
-Whoever finds a process dead does what it did once more. So an act names what it submits and posts, and doing it twice
-is doing it once.
+After a kill the same act is done once more. So an act names what it submits and posts, and doing it twice has the
+effect of doing it once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ BATCH = (HELD, SAMPLED, SCORED)
 class World:
     """What an act has to do with.
 
-    mark   hears what somebody outside has been told: a job that is admitted, or a job's text up to an event
+    mark   called with what the outside world has been told: that a job is admitted, or its text up to an event
     """
 
     store: Store

@@ -1,4 +1,4 @@
-"""A siege: several workers share jobs while their database is taken from them, and somebody starts them again."""
+"""A siege: several workers share jobs while their database is taken from them, and a supervisor restarts them."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ LOAD = Scene(
 )
 
 Disturb = Callable[["Siege"], Iterator[float]]
-"""Does harm step by step, and says after each how many seconds are to pass before the next; the siege is its to ask."""
+"""Causes an outage step by step; it yields how many seconds are to pass before the next step, and may ask the siege."""
 
 
 class Siege:
-    """One load of jobs, the workers that run it, and whoever starts them again.
+    """One load of jobs, the workers that run it, and the supervisor that restarts them.
 
     ended   how often a worker has ended with which error
     draw    a number in [0, 1) for each call; the seed decides
@@ -92,9 +92,9 @@ class Siege:
         return not self._workers
 
     def run(self, name: str, disturb: Disturb, expected: Sequence[type[Problem]]) -> Result:
-        """Lay the jobs out, have the workers run them while `disturb` does harm, and judge what has become of them.
+        """Lay the jobs out, have the workers run them while `disturb` causes outages, and check what became of them.
 
-        Harm that no worker has met is none: where errors are `expected`, one of them must have ended a worker.
+        An outage must have reached a worker: where errors are `expected`, one of them must have ended one.
         """
         campaign = self.campaign
         campaign.lay(LOAD)
@@ -106,7 +106,7 @@ class Siege:
             while not self.over and time.monotonic() < late:
                 self._pass(time.monotonic() + POLL_S)
             if not self.over:
-                self.faults.append(f"a worker is still at it {LATE_S} s after the harm was undone")
+                self.faults.append(f"a worker is still at it {LATE_S} s after the outage was over")
         except Problem as problem:
             self.faults.append(f"the logs could not be looked at: {problem}")
         finally:
@@ -119,7 +119,7 @@ class Siege:
         if names and not any(self.ended[each] for each in names):
             self.faults.append(f"no worker has ended with {' or '.join(names)}")
         if self._states <= {Status.CLOSED.value}:
-            self.faults.append("the jobs were over before any harm was done")
+            self.faults.append("the jobs were over before the outage began")
         state = "+".join(sorted(self._states)) or found.state
         return Result(Kill(campaign.ground.name, LOAD.name, Place(name, self._seed)), state, self.faults)
 
@@ -151,7 +151,7 @@ class Siege:
                 self._workers.append(self._begin())
 
     def _pass(self, until: float) -> None:
-        """Let time pass, and start again whoever has ended for want of a database."""
+        """Let time pass, and restart workers that ended because their database was away."""
         while True:
             for index, worker in enumerate(self._workers):
                 if worker.ended():

@@ -1,4 +1,4 @@
-"""Signals that ask this process to end, where it must not be asked in the middle of something."""
+"""Holds back signals that ask this process to end while it is in the middle of something."""
 
 from __future__ import annotations
 

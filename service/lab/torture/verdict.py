@@ -1,4 +1,4 @@
-"""What must be true of the logs after a kill, and at the end. Each finding is a sentence; none is good."""
+"""What must hold for the logs after a kill, and at the end. Each finding is a sentence; no findings is good."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Harm that is done to a database while workers use it: it goes away, its disk is full, others hold it.
+"""Outages of a database while workers use it: the server goes away, its disk fills up, others hold its locks.
 
-Each is a generator: what it yields is how many seconds are to pass before it goes on.
+Each is a generator; it yields how many seconds are to pass before it goes on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HELD = "held"
 
 
 class NotPermitted(Exception):
-    """This user may not bring an adversity about."""
+    """This user may not cause a disruption."""
 
 
 def longer_s() -> float:
@@ -138,7 +138,7 @@ def disk_full(siege: Siege) -> Iterator[float]:
 
 
 def until_met(siege: Siege) -> Iterator[float]:
-    """Wait until a worker has ended by the harm, for a slow machine's sake; should none, until there is none left."""
+    """Wait until the outage has ended a worker, for slow machines; else until no worker is left."""
     late = time.monotonic() + LATE_S
     while not (siege.over or any(siege.ended[error] for error in AWAY)) and time.monotonic() < late:
         yield 0.05

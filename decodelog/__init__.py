@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .fsm import errors
     from .fsm.reading.emission import Emission, Token
     from .runtime.model.port import Model
+    from .runtime.policy.registry import Context, Registered, register_transform
     from .service.api.aio import AsyncJob, AsyncLog, aopen
     from .service.api.job import Job
     from .service.api.log import Log, open
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncJob",
     "AsyncLog",
+    "Context",
     "Emission",
     "Explanation",
     "Job",
     "Log",
     "Model",
+    "Registered",
     "Report",
     "Result",
     "Token",
@@ -38,6 +41,7 @@ __all__ = [
     "aopen",
     "errors",
     "open",
+    "register_transform",
     "verify",
 ]
 
@@ -46,16 +50,19 @@ __version__ = "0.1.0"
 _IN = {
     "AsyncJob": ".service.api.aio",
     "AsyncLog": ".service.api.aio",
+    "Context": ".runtime.policy.registry",
     "Emission": ".fsm.reading.emission",
     "Explanation": ".service.api.values",
     "Job": ".service.api.job",
     "Log": ".service.api.log",
     "Model": ".runtime.model.port",
+    "Registered": ".runtime.policy.registry",
     "Report": ".service.inspect.audit",
     "Result": ".service.api.values",
     "Token": ".fsm.reading.emission",
     "aopen": ".service.api.aio",
     "open": ".service.api.log",
+    "register_transform": ".runtime.policy.registry",
     "verify": ".service.inspect.audit",
 }
 

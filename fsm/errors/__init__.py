@@ -67,6 +67,8 @@ from .policy import (
     NonFiniteScores as NonFiniteScores,
     NoTokenLeft as NoTokenLeft,
     GrammarTooCostly as GrammarTooCostly,
+    OwnTransformMissing as OwnTransformMissing,
+    OwnTransformFault as OwnTransformFault,
 )
 from .job import (
     LostTenure as LostTenure,

@@ -32,6 +32,7 @@ def selections(rows: Sequence[Called], axis: VocabularyAxis) -> Sequence[Decisio
             axis,
             [result.job.history for result in rows],
             _masks([result.job for result in rows]),
+            _noises(rows),
         )
     except BaseException as raised:
         if not is_fault(raised):
@@ -60,21 +61,41 @@ def _masks(jobs: Sequence[Job]) -> list[Mask | None] | None:
 
 def _draws(results: Sequence[Called]) -> list[float | None]:
     """Unit draws for the stochastic rows, addressed by (seed, choice, branch, step); None for the others."""
-    draws: list[float | None] = [None] * len(results)
+    stochastic = [index for index, result in enumerate(results) if result.job.plan.stochastic]
+    units = _units(results, stochastic, 0)
+    return [units.get(index) for index in range(len(results))]
+
+
+def _noises(results: Sequence[Called]) -> list[dict[int, float] | None] | None:
+    """What the transforms of each row draw, by their domains; None for a row whose transforms draw nothing, or all."""
+    plans = [result.job.plan for result in results]
+    if not (domains := frozenset[int]().union(*(plan.domains for plan in plans))):
+        return None
+    noises = [dict[int, float]() if plan.domains else None for plan in plans]
+    for domain in domains:
+        drawing = [index for index, plan in enumerate(plans) if domain in plan.domains]
+        for index, unit in _units(results, drawing, domain).items():
+            if (noise := noises[index]) is not None:
+                noise[domain] = unit
+    return noises
+
+
+def _units(results: Sequence[Called], indexes: Sequence[int], domain: int) -> dict[int, float]:
+    """Unit draws of some rows, by their indexes."""
+    draws: dict[int, float] = {}
     by_algorithm: dict[str, list[int]] = defaultdict(list)
-    for index, result in enumerate(results):
-        if result.job.plan.stochastic:
-            by_algorithm[result.job.state.spec.envelope.rng.algorithm].append(index)
-    for algorithm, indexes in by_algorithm.items():
-        planes = [results[index].job.state.spec.envelope.rng for index in indexes]
-        steps = [results[index].job.state.frontier.output for index in indexes]
+    for index in indexes:
+        by_algorithm[results[index].job.state.spec.envelope.rng.algorithm].append(index)
+    for algorithm, alike in by_algorithm.items():
+        planes = [results[index].job.state.spec.envelope.rng for index in alike]
+        steps = [results[index].job.state.frontier.output for index in alike]
         units = unit_draws(
             algorithm,
             np.array([plane.seed for plane in planes]),
             np.array([plane.choice for plane in planes]),
             0,
             np.array(steps),
+            domain,
         )
-        for index, unit in zip(indexes, units.tolist(), strict=True):
-            draws[index] = unit
+        draws |= zip(alike, units.tolist(), strict=True)
     return draws

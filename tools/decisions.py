@@ -79,7 +79,7 @@ def _keywords() -> Iterator[Sequence[object]]:
     for keyword, (kind, field, asked, _) in QUESTIONS.items():
         flag = f"`{asked.flag or '--' + keyword.replace('_', '-')} {asked.metavar}`" if asked.words else "none"
         always = "".join(f", `{name}` `{value}`" for name, value in kind.always.items() if isinstance(value, str))
-        otherwise = "off" if asked.default is None else f"{asked.default}, where another of them is given"
+        otherwise = "off" if len(kind.asked()) == 1 else "as its flag says, where another of the transform is given"
         yield f"`{keyword}`", f"`{kind.tag()}`: `{field}`{always}", flag, asked.words or "for programs", otherwise
 
 

@@ -111,19 +111,11 @@ def test_it_sees_the_tokens_so_far_and_a_job_that_is_taken_over_ends_the_same(st
 
 @pytest.mark.contract("POL-2")
 def test_what_was_removed_stays_removed_and_prompt_and_output_are_both_there(store: AnyStore) -> None:
-    of = model(**SEEDED)
-    ended = run(store, of, **own(of_both), prompt="ab", banned_token_ids=[*range(100, 128)], max_new_tokens=12)
-    text, expected = [*of.text.encode("ab", add_special_tokens=True)], list[int]()
-    for _ in ended["token_ids"]:
-        best = sum(text) % 128
-        expected.append(best)
-        text.append(best)
-    for found, wanted in zip(ended["token_ids"], expected, strict=True):
-        if wanted >= 100:
-            assert found not in range(100, 128)
-            break
-        assert found == wanted
-    assert any(wanted >= 100 for wanted in expected)
+    """The sums are 25, 50 and 100, and the last of these is banned."""
+    banned = [*range(100, 128)]
+    ended = run(store, model(**SEEDED), **own(of_both), token_ids=[20, 5], banned_token_ids=banned, max_new_tokens=3)
+    assert ended["token_ids"][:2] == [25, 50]
+    assert ended["token_ids"][2] not in banned
 
 
 @pytest.mark.contract("FSM-10", "POL-1", "POL-7")

@@ -174,8 +174,9 @@ def test_a_token_of_dry_costs_the_same_at_any_length() -> None:
 SEEDED = {"seed": 11, "spread": 2.0, "period": 4}
 BENT = {
     "temperature": 0.9,
+    "top_k": 6,
     "xtc_probability": 0.5,
-    "xtc_threshold": 0.05,
+    "xtc_threshold": 0.1,
     "dry_multiplier": 3.0,
     "dry_range": 16,
     "dry_allowed_length": 1,

@@ -187,6 +187,21 @@ def dry_shift(multiplier: float, base: float, beyond: int) -> float:
         return limits.SCORE_SHIFT_MAX
 
 
+def _again(text: Sequence[int]) -> list[int]:
+    """At each place how many tokens from there on are the first ones again. Source: Gusfield, "Algorithms on Strings,
+    Trees, and Sequences" (1997), the Z algorithm."""
+    lengths = [0] * len(text)
+    left = right = 0
+    for at in range(1, len(text)):
+        length = min(lengths[at - left], right - at) if at < right else 0
+        while at + length < len(text) and text[length] == text[at + length]:
+            length += 1
+        if at + length > right:
+            left, right = at, at + length
+        lengths[at] = length
+    return lengths
+
+
 class Dry(Edit):
     """Subtracts multiplier * base ** (n - allowed_length) from each token that would repeat n tokens and go on as then.
 
@@ -301,16 +316,13 @@ class Dry(Edit):
 
     def lengths(self, tokens: Sequence[int]) -> dict[int, int]:
         """Token -> the length of the longest repetition that it would go on with, where that is not allowed."""
-        window, breakers = tokens[-self.range :], frozenset(self.breaker_ids)
+        newest, breakers = tokens[-self.range :][::-1], frozenset(self.breaker_ids)
+        unbroken = next((at for at, token in enumerate(newest) if token in breakers), len(newest))
         found: dict[int, int] = {}
-        for place, token in enumerate(window):
-            length = 0
-            while length < place and window[place - 1 - length] == (last := window[-1 - length]):
-                if last in breakers:
-                    break
-                length += 1
-            if length >= self.allowed_length and token not in breakers:
-                found[token] = max(length, found.get(token, 0))
+        for then, length in zip(newest, _again(newest)[1:], strict=False):
+            length = min(length, unbroken)
+            if length >= self.allowed_length and then not in breakers:
+                found[then] = max(length, found.get(then, 0))
         return found
 
     def does(self, place: Place) -> str:

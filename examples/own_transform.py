@@ -20,5 +20,5 @@ with decodelog.open("sqlite:///own.db") as log:
     )
     for name, job in (("without it", plain), ("with it", bent)):
         print(f"{name}: {''.join(piece.text for piece in job.run())!r}")
-    print(next(line.strip() for line in str(bent.explain(step=10)).splitlines() if "own:" in line))
+    print(next(line.strip() for line in str(bent.explain(step=2)).splitlines() if "own:" in line))
     print("run again, to the same bits:", bent.audit(reexecute=True).ok)

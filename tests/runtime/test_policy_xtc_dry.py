@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,9 @@ def test_xtc_is_its_plain_formula_after_any_cuts(
     left = processed(rows, *before)
     expected = left.clone()
     for row in expected:
-        top = sorted((token for token in range(len(row)) if row[token].exp() >= threshold), key=lambda each: row[each])
+        top = sorted(
+            (token for token in range(len(row)) if row[token].exp() >= threshold), key=lambda each: float(row[each])
+        )
         if unit < probability:
             row[top[1:]] = -INF
     near = (left.exp() - threshold).abs() < 1e-9
@@ -171,8 +174,8 @@ def test_a_token_of_dry_costs_the_same_at_any_length() -> None:
 
 # ---- in jobs ---------------------------------------------------------------------------------------------------------
 
-SEEDED = {"seed": 11, "spread": 2.0, "period": 4}
-BENT = {
+SEEDED: dict[str, Any] = {"seed": 11, "spread": 2.0, "period": 4}
+BENT: dict[str, Any] = {
     "temperature": 0.9,
     "top_k": 6,
     "xtc_probability": 0.5,

@@ -203,7 +203,8 @@ def test_a_function_whose_source_does_not_say_what_it_does_is_refused() -> None:
         return scores + amount
 
     made = eval("lambda scores, context: scores")
-    refused: list[Any] = [closes, made, len, functools.partial(wrapped), functools.wraps(wrapped)(raises), Context]
+    hidden = functools.wraps(wrapped)(lambda scores, context: scores)
+    refused: list[Any] = [closes, made, len, functools.partial(wrapped), hidden, Context]
     for function in refused:
         with pytest.raises(SchemaViolation) as caught:
             register_transform("x", 1, function)

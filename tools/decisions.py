@@ -106,9 +106,9 @@ def sampling() -> Iterator[str]:
     yield table("rule", "meaning", rows=rows)
     yield f"{said(rng)}\n"
     yield table("generator", "where a draw comes from", rows=named(rng))
-    rows = [(f"`{kind.tag()}`", kind.domain) for kind in SEALED_ORDER if kind.domain]
+    domains = [(f"`{kind.tag()}`", kind.domain) for kind in SEALED_ORDER if kind.domain]
     yield "The choice of the token draws from domain 0; of the transforms these have one of their own.\n"
-    yield table("transform", "domain", rows=rows)
+    yield table("transform", "domain", rows=domains)
     yield f"The first draws of seed {SEED}, branch and domain 0, for whoever wants to compute them:\n"
     yield table("generator", "choice", "step", "key or origin", "counter or state", "draw", rows=_draws())
 

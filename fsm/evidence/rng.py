@@ -120,7 +120,7 @@ def unit_draw(algorithm: str, seed: int, choice: int, branch: int, step: int, do
 
 
 def unit_draws(
-    algorithm: str, seeds: ArrayLike, choices: ArrayLike, branches: ArrayLike, steps: ArrayLike, domain: int = 0
+    algorithm: str, seeds: ArrayLike, choices: ArrayLike, branches: ArrayLike, steps: ArrayLike, domain: ArrayLike = 0
 ) -> NDArray[np.float64]:
     """`unit_draw` of many rows at once, bit for bit.
 
@@ -140,8 +140,8 @@ def unit_draws(
             bits = _philox_bits(seed, choice, branch, step, apart)
         elif algorithm == SPLITMIX:
             origin = seed + _mix_words((choice << np.uint64(32)) | branch)
-            if domain:
-                origin = _mix_words(origin + _mix_words(apart))
+            if np.any(domain):
+                origin = np.where(apart == 0, origin, _mix_words(origin + _mix_words(apart)))
             bits = _mix_words(origin + (step + np.uint64(1)) * np.uint64(_GAMMA))
         else:
             raise _unknown(algorithm)

@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+from policy_edges import transform_of
 
 from decodelog.fsm.request.draft import Draft
+from decodelog.fsm.request.edges import EDGES
 from decodelog.fsm.request.transforms import CUTS, EDITS, QUESTIONS, SEALED_ORDER
-from decodelog.runtime.policy import plans
+from decodelog.fsm.request.transforms.definition import Effect
 from decodelog.runtime.policy.kinds import KERNELS, Cut, Edit
+from decodelog.runtime.policy.plans import kernel_of
 from decodelog.service.batch.chat import SAME
 from decodelog.service.cli.draft_flags import transform_flags
 from decodelog.service.jobs.fork import FIELDS
@@ -21,9 +24,10 @@ SHIPPED = ("fsm", "runtime", "service", "store")
 
 @pytest.mark.contract("POL-2")
 def test_each_definition_has_one_kernel_and_all_that_is_made_of_it() -> None:
-    assert plans.KERNELS is KERNELS
     assert set(KERNELS) == set(SEALED_ORDER)
     assert len(set(KERNELS.values())) == len(KERNELS)
+    for kind in (edge for edge in EDGES if edge.sealed is Effect.OFF):
+        assert type(kernel_of(transform_of(kind))) is KERNELS[kind.question.transform]
     assert all(issubclass(KERNELS[kind], Cut) for kind in CUTS)
     assert all(issubclass(KERNELS[kind], Edit) for kind in EDITS)
     asked = {mark.keyword for kind in (*CUTS, *EDITS) for mark in kind.asked().values()}

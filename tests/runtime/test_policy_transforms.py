@@ -69,7 +69,7 @@ EDGES: dict[str, tuple[Transform, int]] = {
 def test_each_numeric_edge_of_an_edit_has_one_meaning(name: str, dtype: torch.dtype) -> None:
     transform, support = EDGES[name]
     row = torch.tensor(ROW, dtype=dtype)
-    text = {"prompt": [1, 3], "output": [3, 0, 1]}
+    text: dict[str, Any] = {"prompt": [1, 3], "output": [3, 0, 1]}
     for family, unit in FAMILIES:
         selection = one(row, Plan(family, (transform,)), unit, **text)
         assert selection.support == support

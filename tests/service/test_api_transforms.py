@@ -48,8 +48,8 @@ def test_an_own_transform_is_proven_without_it_and_not_run_again(log: decodelog.
     registry._registered.clear()
     report = log.audit(reexecute=True)
     assert report.faults == []
-    assert job.name in {each.job for each in report.not_run}
-    assert {each.code for each in report.not_run} == {"own_transform_missing"}
+    assert job.name in {each.job for each in report.not_run or ()}
+    assert {each.code for each in report.not_run or ()} == {"own_transform_missing"}
     assert log.audit().ok
     for waiting in (fork, later):
         with pytest.raises(OwnTransformMissing, match="louder, version 1"):

@@ -20,9 +20,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from decodelog.runtime.policy.cuts import Temperature, TopK, TopP
 from decodelog.runtime.policy.decide import decide
+from decodelog.runtime.policy.edits import LogitBias, RepetitionPenalty
 from decodelog.runtime.policy.history import History
-from decodelog.runtime.policy.kinds import LogitBias, RepetitionPenalty, Temperature, TopK, TopP, Transform
+from decodelog.runtime.policy.kinds import Kind as Transform
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .runtime.families.session import Decode, Prefill
     from .runtime.model.conformance import check_model
     from .runtime.model.port import Model, ModelSession, RowCache, Text
+    from .runtime.policy.registry import Context, Registered, register_transform
     from .service.api.aio import AsyncJob, AsyncLog, aopen
     from .service.api.job import Job
     from .service.api.log import Log, open
@@ -32,6 +33,7 @@ __all__ = [
     "ArtifactFacts",
     "AsyncJob",
     "AsyncLog",
+    "Context",
     "Decode",
     "Emission",
     "Explanation",
@@ -41,6 +43,7 @@ __all__ = [
     "Model",
     "ModelSession",
     "Prefill",
+    "Registered",
     "Report",
     "Result",
     "RowCache",
@@ -52,6 +55,7 @@ __all__ = [
     "check_model",
     "errors",
     "open",
+    "register_transform",
     "verify",
 ]
 
@@ -61,6 +65,7 @@ _IN = {
     "ArtifactFacts": ".fsm.request.artifact",
     "AsyncJob": ".service.api.aio",
     "AsyncLog": ".service.api.aio",
+    "Context": ".runtime.policy.registry",
     "Decode": ".runtime.families.session",
     "Emission": ".fsm.reading.emission",
     "Explanation": ".service.api.values",
@@ -70,6 +75,7 @@ _IN = {
     "Model": ".runtime.model.port",
     "ModelSession": ".runtime.model.port",
     "Prefill": ".runtime.families.session",
+    "Registered": ".runtime.policy.registry",
     "Report": ".service.inspect.audit",
     "Result": ".service.api.values",
     "RowCache": ".runtime.model.port",
@@ -79,6 +85,7 @@ _IN = {
     "aopen": ".service.api.aio",
     "check_model": ".runtime.model.conformance",
     "open": ".service.api.log",
+    "register_transform": ".runtime.policy.registry",
     "verify": ".service.inspect.audit",
 }
 

@@ -119,6 +119,16 @@ REPETITION_PENALTY_MAX: Final = 1000.0
 SCORE_SHIFT_MAX: Final = 10_000.0
 # Every token costs as many comparisons as its sequence is long; repetition shows at a few tokens.
 NGRAM_SIZE_MAX: Final = 32
+# From here on the shortest repetition costs as much as any.
+DRY_BASE_MAX: Final = 100.0
+# Every token costs one pass over so many, some ten microseconds; a text that comes again from further back is no loop.
+DRY_RANGE_MAX: Final = 8 * 1024
+# Line breaks, marks and the words that a template begins a turn with.
+DRY_BREAKERS_MAX: Final = 64
+# A breaker is the last token of its text, and no token in use is longer.
+DRY_BREAKER_CHARACTERS_MAX: Final = 256
+# Each is a call of somebody's Python over the whole row at every token.
+OWN_TRANSFORMS_MAX: Final = 8
 # Ids that a policy allows or bans; anything larger is better written as a grammar.
 POLICY_TOKEN_IDS_MAX: Final = 16 * 1024
 # Biases are written one by one; interfaces in use take 300.

@@ -59,7 +59,7 @@ def _values(annotation: Any, metadata: list[Any]) -> str:
     if get_origin(annotation) is tuple:
         element = get_args(annotation)[0]
         order = "a set" if ListOrder.SET in metadata else "a list"
-        count = f"{order} of {bounds['min_length']} to {bounds['max_length']}"
+        count = f"{order} of {bounds.get('min_length', 0)} to {bounds['max_length']}"
         is_object = isinstance(element, type) and issubclass(element, Plane)
         return f"{count}: {fields_of(element)}" if is_object else f"{count} ids"
     low = f"above {bounds['gt']:g}" if "gt" in bounds else f"from {bounds['ge']:g}"

@@ -22,7 +22,7 @@ from decodelog.fsm.request.admission import ADMISSION
 from decodelog.fsm.request.draft import Draft
 from decodelog.fsm.request.envelope import Output, Policy
 from decodelog.fsm.request.finish import DEFAULT_ORDER, HELD_BACK, TRIGGERS
-from decodelog.fsm.request.transforms import SEALED_ORDER
+from decodelog.fsm.request.transforms import QUESTIONS, SEALED_ORDER
 from decodelog.runtime.policy import scores, select
 from decodelog.service.inspect.diagram import as_object
 
@@ -71,10 +71,19 @@ ids. Ids, biases and steps are sets, without repetition.
     held = "Removes every end token and stop id until so many tokens are committed."
     rows = [("`min_new_tokens`", before, held, "`MinNewTokensLengthLogitsProcessor`")]
     for kind in SEALED_ORDER:
-        (name,) = get_args(kind.model_fields["kind"].annotation)
         equal = "the library has none" if kind.processor is None else f"`{kind.processor}`"
-        rows.append((f"`{name}`", fields_of(kind), said(kind), equal))
+        rows.append((f"`{kind.tag()}`", fields_of(kind), said(kind), equal))
     yield table("transform", "fields", "what it does", "equals", rows=rows)
+    yield "A draft asks for them by these. The scope of what looks back, where a draft names none, is as it is here.\n"
+    yield table("keyword", "transform", "flag", "what the flag says", "else", rows=_keywords())
+
+
+def _keywords() -> Iterator[Sequence[object]]:
+    for keyword, (kind, field, asked, _) in QUESTIONS.items():
+        flag = f"`{asked.flag or '--' + keyword.replace('_', '-')} {asked.metavar}`" if asked.words else "none"
+        always = "".join(f", `{name}` `{value}`" for name, value in kind.always.items() if isinstance(value, str))
+        otherwise = "off" if len(kind.asked()) == 1 else "as its flag says, where another of the transform is given"
+        yield f"`{keyword}`", f"`{kind.tag()}`: `{field}`{always}", flag, asked.words or "for programs", otherwise
 
 
 def numbers() -> Iterator[str]:
@@ -82,8 +91,9 @@ def numbers() -> Iterator[str]:
     rows, last = [], ""
     for edge in edges.EDGES:
         drafted = "the same" if edge.drafted is edge.sealed else edge.drafted
-        rows.append(("" if edge.kind == last else f"`{edge.kind}`", edge.words, edge.sealed, drafted))
-        last = edge.kind
+        name = edge.kind if len(edge.question.transform.asked()) == 1 else edge.question.asked.keyword
+        rows.append(("" if name == last else f"`{name}`", edge.words, edge.sealed, drafted))
+        last = name
     yield table("number", "at", "in an envelope", "in a draft", rows=rows)
     yield "The counts of a draft:\n"
     yield table("count", "meaning", rows=named(Draft, *COUNTS))
@@ -99,7 +109,10 @@ def sampling() -> Iterator[str]:
     yield table("rule", "meaning", rows=rows)
     yield f"{said(rng)}\n"
     yield table("generator", "where a draw comes from", rows=named(rng))
-    yield f"The first draws of seed {SEED}, branch 0, for whoever wants to compute them:\n"
+    domains = [(f"`{kind.tag()}`", kind.domain) for kind in SEALED_ORDER if kind.domain]
+    yield "The choice of the token draws from domain 0; of the transforms these have one of their own.\n"
+    yield table("transform", "domain", rows=domains)
+    yield f"The first draws of seed {SEED}, branch and domain 0, for whoever wants to compute them:\n"
     yield table("generator", "choice", "step", "key or origin", "counter or state", "draw", rows=_draws())
 
 

@@ -126,6 +126,10 @@ GUIDANCE: Final = {
     "jumps.",
     "non_finite_scores": "The job is FAILED, its committed text stays. Where it is frequent, check weights and dtype.",
     "no_token_left": "The job is FAILED, its committed text stays. Its bans leave nothing to choose.",
+    "own_transform_missing": "The job stays for a process that has registered that very function (`audit` needs none). "
+    "Run such a one, or cancel the job.",
+    "own_transform_fault": "The job is FAILED, its committed text stays, and the jobs beside it went on. The message "
+    "says what the function raised or gave.",
     "grammar_too_costly": "The job is FAILED, its committed text stays, and the jobs beside it went on. A rule such as "
     '`s: "a" | s s` says one text in many ways: write `s: "a"+`. Where the reason names the machine, a faster '
     "one may follow it.",

@@ -68,6 +68,8 @@ from .policy import (
     NonFiniteScores as NonFiniteScores,
     NoTokenLeft as NoTokenLeft,
     GrammarTooCostly as GrammarTooCostly,
+    OwnTransformMissing as OwnTransformMissing,
+    OwnTransformFault as OwnTransformFault,
 )
 from .job import (
     LostTenure as LostTenure,

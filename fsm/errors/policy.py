@@ -55,3 +55,32 @@ class GrammarTooCostly(Rejected):
     code = "grammar_too_costly"
     says = "the grammar costs too much to follow: {reason}; say it in one way only, with longer terminals"
     reason: str
+
+
+@dataclass(eq=False)
+class OwnTransformMissing(Rejected):
+    """The request binds a transform of a program, and this process has not registered that very one (ENV-9)."""
+
+    code = "own_transform_missing"
+    says = (
+        "the request needs the transform {name}, version {version}, with the source {sha256}, and this process has "
+        "{found}; register that function before jobs are run, or leave the job to a process that has it"
+    )
+    name: str
+    version: int
+    sha256: str
+    found: str
+
+
+@dataclass(eq=False)
+class OwnTransformFault(Rejected):
+    """A transform of a program raised, or gave something that is no row of scores; its job ends with what it has."""
+
+    code = "own_transform_fault"
+    says = (
+        "the transform {name}, version {version}, gave no row of scores: {reason}; correct it, register it with "
+        "another version, and submit the request again"
+    )
+    name: str
+    version: int
+    reason: str

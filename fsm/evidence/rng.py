@@ -1,4 +1,5 @@
-"""Noise without state: a uniform draw is a function of (algorithm, seed, choice, branch, step) and nothing else.
+"""Noise without state: a uniform draw is a function of algorithm, seed, choice, branch, step and domain, and of nothing
+else.
 
 philox4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the key is the
 seed, the counter is where in the run the draw is made, so any draw can be made alone, in any order, on any worker.
@@ -7,11 +8,13 @@ grows by a constant a step; the state of a step is reached by one multiplication
 
 The rule is named `counter_v1` in the envelope:
 
-    philox4x32-10   key = (seed mod 2^32, seed div 2^32), counter = (step, branch, choice, 0);
+    philox4x32-10   key = (seed mod 2^32, seed div 2^32), counter = (step, branch, choice, domain);
                     bits = first output word, then the second one
     splitmix64      origin = seed + mix(choice * 2^32 + branch), state = origin + (step + 1) * GAMMA, all mod 2^64;
-                    bits = mix(state); choice 0 of branch 0 is plain splitmix64 seeded with the seed
-    both            draw = the 53 high bits of the 64, times 2^-53
+                    bits = mix(state); choice 0 of branch 0 is plain splitmix64 seeded with the seed; in a domain
+                    above 0 the origin is mix(origin + mix(domain))
+    both            draw = the 53 high bits of the 64, times 2^-53; domain 0 is the choice of the token, and a
+                    transform that draws has one of its own
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ _MAXIMA: Final = {
     "choice": COUNTER_WORD_MAX,
     "branch": COUNTER_WORD_MAX,
     "step": COUNTER_WORD_MAX,
+    "domain": COUNTER_WORD_MAX,
 }
 
 Words4 = tuple[int, int, int, int]
@@ -90,23 +94,25 @@ def splitmix64(state: int) -> tuple[int, int]:
     return state, splitmix64_mix(state)
 
 
-def draw_address(algorithm: str, seed: int, choice: int, branch: int, step: int) -> Address:
+def draw_address(algorithm: str, seed: int, choice: int, branch: int, step: int, domain: int = 0) -> Address:
     """Key and counter of one draw under `counter_v1`.
 
-    seed in [0, SEED_MAX]; choice, branch and step in [0, 2^32), else LimitExceeded.
+    seed in [0, SEED_MAX]; choice, branch, step and domain in [0, 2^32), else LimitExceeded.
     """
-    _check_words(seed, choice, branch, step)
+    _check_words(seed, choice, branch, step, domain)
     if algorithm == PHILOX:
-        return Address((seed & _MASK32, seed >> 32), (step, branch, choice, 0))
+        return Address((seed & _MASK32, seed >> 32), (step, branch, choice, domain))
     if algorithm == SPLITMIX:
         origin = (seed + splitmix64_mix((choice << 32) | branch)) & _MASK64
+        if domain:
+            origin = splitmix64_mix((origin + splitmix64_mix(domain)) & _MASK64)
         return Address((origin,), ((origin + (step + 1) * _GAMMA) & _MASK64,))
     raise _unknown(algorithm)
 
 
-def unit_draw(algorithm: str, seed: int, choice: int, branch: int, step: int) -> float:
+def unit_draw(algorithm: str, seed: int, choice: int, branch: int, step: int, domain: int = 0) -> float:
     """One uniform draw in [0, 1), a multiple of 2^-53. Ranges and errors as in `draw_address`."""
-    key, counter = draw_address(algorithm, seed, choice, branch, step)
+    key, counter = draw_address(algorithm, seed, choice, branch, step, domain)
     if algorithm == SPLITMIX:
         return (splitmix64_mix(counter[0]) >> 11) * _UNIT
     word_0, word_1, _, _ = philox4(counter, key)  # type: ignore[arg-type]
@@ -114,37 +120,39 @@ def unit_draw(algorithm: str, seed: int, choice: int, branch: int, step: int) ->
 
 
 def unit_draws(
-    algorithm: str, seeds: ArrayLike, choices: ArrayLike, branches: ArrayLike, steps: ArrayLike
+    algorithm: str, seeds: ArrayLike, choices: ArrayLike, branches: ArrayLike, steps: ArrayLike, domain: ArrayLike = 0
 ) -> NDArray[np.float64]:
     """`unit_draw` of many rows at once, bit for bit.
 
     Arguments: integers that broadcast to one shape [B]. Returns a fresh float64 array [B].
     """
     words = []
-    for (name, maximum), values in zip(_MAXIMA.items(), (seeds, choices, branches, steps), strict=True):
+    for (name, maximum), values in zip(_MAXIMA.items(), (seeds, choices, branches, steps, domain), strict=True):
         array = np.asarray(values)
         if array.dtype.kind not in "iu":
             raise BrokenInvariant(clause="POL-5", reason=f"rng.{name} holds {array.dtype}, not integers")
         if array.size and (array.min() < 0 or array.max() > maximum):
             raise LimitExceeded(limit=f"rng.{name}", value=int(array.max()), maximum=maximum)
         words.append(array.astype(np.uint64))
-    seed, choice, branch, step = np.broadcast_arrays(*words)
+    seed, choice, branch, step, apart = np.broadcast_arrays(*words)
     with np.errstate(over="ignore"):  # all arithmetic is meant mod 2^64
         if algorithm == PHILOX:
-            bits = _philox_bits(seed, choice, branch, step)
+            bits = _philox_bits(seed, choice, branch, step, apart)
         elif algorithm == SPLITMIX:
             origin = seed + _mix_words((choice << np.uint64(32)) | branch)
+            if np.any(domain):
+                origin = np.where(apart == 0, origin, _mix_words(origin + _mix_words(apart)))
             bits = _mix_words(origin + (step + np.uint64(1)) * np.uint64(_GAMMA))
         else:
             raise _unknown(algorithm)
     return (bits >> np.uint64(11)).astype(np.float64) * _UNIT
 
 
-def _philox_bits(seed: Words, choice: Words, branch: Words, step: Words) -> Words:
+def _philox_bits(seed: Words, choice: Words, branch: Words, step: Words, domain: Words) -> Words:
     """The first two output words of each row's block, as one 64-bit word. Fresh arrays of uint64."""
     low, half = np.uint64(_MASK32), np.uint64(32)
     multiplier_0, multiplier_2, weyl_0, weyl_1 = (np.uint64(constant) for constant in _PHILOX_CONSTANTS[32])
-    word_0, word_1, word_2, word_3 = step, branch, choice, np.zeros_like(step)
+    word_0, word_1, word_2, word_3 = step, branch, choice, domain
     key_0, key_1 = seed & low, seed >> half
     for _ in range(_ROUNDS):
         product_0, product_2 = multiplier_0 * word_0, multiplier_2 * word_2
@@ -162,9 +170,9 @@ def _mix_words(state: Words) -> Words:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _check_words(seed: int, choice: int, branch: int, step: int) -> None:
-    if (seed >> _SEED_BITS) | ((choice | branch | step) >> 32):  # a negative word leaves its sign
-        for (name, maximum), value in zip(_MAXIMA.items(), (seed, choice, branch, step), strict=True):
+def _check_words(seed: int, choice: int, branch: int, step: int, domain: int) -> None:
+    if (seed >> _SEED_BITS) | ((choice | branch | step | domain) >> 32):  # a negative word leaves its sign
+        for (name, maximum), value in zip(_MAXIMA.items(), (seed, choice, branch, step, domain), strict=True):
             if not 0 <= value <= maximum:
                 raise LimitExceeded(limit=f"rng.{name}", value=value, maximum=maximum)
 

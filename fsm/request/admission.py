@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ..errors import NotAdmissible
 from ..limits import PROMPT_ENTRIES_MAX
@@ -150,13 +150,13 @@ def _special(envelope: Envelope) -> Iterable[int]:
 # ---- policy ---------------------------------------------------------------------------------------------------
 
 
-def _each_once(name: str, entries: Callable[[Envelope], Iterable[Any]]) -> Rung:
-    """A rung: of these entries no two are of one kind."""
+def _each_once(name: str, kinds: Callable[[Envelope], Iterable[str]]) -> Rung:
+    """A rung: no two of these kinds are one."""
 
     def fault(situation: Situation) -> str | None:
         """No kind is written twice."""
-        kinds = [entry.kind for entry in entries(situation.envelope)]
-        return next((f"{kind} is written twice" for kind in kinds if kinds.count(kind) > 1), None)
+        written = list(kinds(situation.envelope))
+        return next((f"{kind} is written twice" for kind in written if written.count(kind) > 1), None)
 
     return name, fault
 
@@ -262,7 +262,7 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("termination.eos_ids", _eos_of_planes),
     _within("special_ids_in_vocabulary", _special),
     # The policy says all that it needs, once, and nothing idle.
-    _each_once("policy_transform_repeated", lambda envelope: envelope.policy.transforms),
+    _each_once("policy_transform_repeated", lambda envelope: (each.once for each in envelope.policy.transforms)),
     _policy("policy_greedy_reshapes", policy_checks.greedy_reshapes),
     _policy("policy_temperature_missing", policy_checks.temperature_missing),
     ("policy_grammar", _grammar_conflicts),
@@ -276,6 +276,6 @@ ADMISSION: Final[tuple[Rung, ...]] = (
     ("cache_position_start", _cache_start),
     # Promises about the output.
     ("output.final_cache", _unrepairable),
-    _each_once("output_extra_repeated", lambda envelope: envelope.output.extras),
+    _each_once("output_extra_repeated", lambda envelope: (each.kind for each in envelope.output.extras)),
     ("output_prompt_logprobs", _unscored_prompt),
 )

@@ -6,9 +6,9 @@ A draft is as strict as an envelope, but its fields have defaults. Where a defau
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from .. import limits
@@ -27,7 +27,7 @@ from .envelope import (
 )
 from .schema import JSON_LIST, Plane, TokenId, text_within_bytes, typed, violation
 from .strict_json import check_value, kind_of, parse
-from .transforms import Biases, Forced, Probability, Shift, TokenIds
+from .transforms import QUESTIONS
 
 UNTIL_CONTEXT: Final = "until_context"
 NEW_TOKENS_DEFAULT: Final = 256
@@ -90,7 +90,16 @@ GrammarSource = Annotated[str, TextForm.VERBATIM, Field(min_length=1), text_with
 STRUCTURES: Final = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_calls")
 
 
-class Draft(Plane):
+if TYPE_CHECKING:
+    Asking = Plane
+else:
+    # A field for each keyword that asks for a transform.
+    Asking = create_model(
+        "Asking", __base__=Plane, **{name: (question.takes | None, None) for name, question in QUESTIONS.items()}
+    )
+
+
+class Draft(Asking):
     """A request as people write it: exactly one of `prompt`, `messages` and `token_ids`, and flags.
 
     messages           a chat; where the last message is the assistant's own, the output goes on from it
@@ -99,16 +108,6 @@ class Draft(Plane):
     max_new_tokens     a count; 0 makes no output (see zero_token_choice); "until_context" has no bound but the context
     zero_token_choice  only with max_new_tokens 0; not given: no_call, or prefill_only where the prompt is to be scored
     min_new_tokens     tokens before which no end token, stop id or stop string ends the output
-    temperature        not given: 0, or 1 where top_k, top_p, min_p or typical_p asks for sampling. 0: greedy, and
-                       these four are idle
-    top_k              not given or 0: off; above the vocabulary: all tokens
-    top_p              not given or 1: off; 0: the best token only
-    min_p              not given or 0: off; 1: the best token and those that score as it does
-    typical_p          not given or 1: off; 0: the most typical token only
-    repetition_penalty      over prompt and output; not given or 1: off
-    frequency_penalty, presence_penalty     over the output; not given or 0: off
-    no_repeat_ngram_size    over prompt and output; not given or 0: off; 1: no token comes twice
-    logit_bias, allowed_token_ids, banned_token_ids, forced_tokens      not given: none
     seed               not given: where the policy samples, a fresh one, or the one that follows from an idempotency
                        key; else 0
     eos_token_ids      of the model's end tokens those that end this output; not given: all of them, and in a chat also
@@ -129,9 +128,9 @@ class Draft(Plane):
     regex              the whole output matches this regular expression (Rust's syntax; it is anchored as it is)
     grammar            the output is a text of this Lark grammar, from its rule `start`
 
-    The grammar is the policy's first transform. The others are sealed in this order, which is that of the transformers
-    library: logit_bias, repetition_penalty, frequency_penalty, presence_penalty, no_repeat_ngram, banned_tokens,
-    allowed_tokens, forced_tokens, temperature, top_k, top_p, min_p, typical_p. min_new_tokens comes before all of them.
+    What asks for the policy's transforms is said by their definitions (`transforms.QUESTIONS`): not given, each is off.
+    They are sealed in the order of `transforms.SEALED_ORDER`, after min_new_tokens. A temperature that is not given is
+    0, or 1 where another cut asks for sampling; 0 is greedy, and the other cuts are idle.
     """
 
     prompt: Annotated[str, TextForm.VERBATIM, Field(min_length=1, max_length=limits.TEXT_CHARACTERS_MAX)] | None = None
@@ -151,19 +150,6 @@ class Draft(Plane):
     max_new_tokens: TokenBudget = NEW_TOKENS_DEFAULT
     zero_token_choice: ZeroTokenChoice | None = None
     min_new_tokens: Annotated[int, Field(ge=0, le=limits.NEW_TOKENS_MAX)] = 0
-    temperature: Annotated[float, Field(ge=0, le=limits.TEMPERATURE_MAX)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=limits.VOCABULARY_SIZE_MAX)] | None = None
-    top_p: Probability | None = None
-    min_p: Probability | None = None
-    typical_p: Probability | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=limits.REPETITION_PENALTY_MAX)] | None = None
-    frequency_penalty: Shift | None = None
-    presence_penalty: Shift | None = None
-    no_repeat_ngram_size: Annotated[int, Field(ge=0, le=limits.NGRAM_SIZE_MAX)] | None = None
-    logit_bias: Biases | None = None
-    allowed_token_ids: TokenIds | None = None
-    banned_token_ids: TokenIds | None = None
-    forced_tokens: Forced | None = None
     seed: Annotated[int, Field(ge=0, le=limits.SEED_MAX)] | None = None
     choice: Annotated[int, Field(ge=0, le=limits.CHOICE_MAX)] = 0
     n: Annotated[int, Field(ge=1, le=limits.CHOICES_MAX)] = 1
@@ -212,9 +198,15 @@ class Draft(Plane):
             raise violation("min_new_tokens", "it must not exceed max_new_tokens")
         if self.n > 1 and self.choice:
             raise violation("choice", "n asks for choices 0 to n-1; give n, or the one choice")
-        if self.allowed_token_ids is not None and set(self.allowed_token_ids) <= set(self.banned_token_ids or ()):
+        allowed, banned = self.asked["allowed_token_ids"], self.asked["banned_token_ids"]
+        if allowed is not None and set(allowed) <= set(banned or ()):
             raise violation("banned_token_ids", "it leaves nothing of allowed_token_ids")
         return self
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What asks for transforms, by keyword; None: not given."""
+        return {name: getattr(self, name) for name in QUESTIONS}
 
 
 def as_lists(value: Any) -> Any:

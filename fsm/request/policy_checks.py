@@ -8,26 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .envelope import Envelope
-from .transforms import (
-    AllowedTokens,
-    BannedTokens,
-    ForcedToken,
-    ForcedTokens,
-    LogitBias,
-    MinP,
-    Temperature,
-    TopK,
-    TopP,
-    TypicalP,
-)
-
-OF_SAMPLING = (Temperature, TopK, TopP, MinP, TypicalP)
+from .transforms import AllowedTokens, BannedTokens, Cut, ForcedToken, ForcedTokens, Temperature
 
 
 def greedy_reshapes(envelope: Envelope) -> str | None:
     """A greedy policy has no transform that only sampling has a use for."""
     policy = envelope.policy
-    idle = [entry.kind for entry in policy.transforms if isinstance(entry, OF_SAMPLING)]
+    idle = [entry.kind for entry in policy.transforms if isinstance(entry, Cut)]
     if policy.family == "greedy" and idle:
         return f"greedy draws nothing, so it has no use for {idle[0]}; leave it out"
     return None
@@ -49,13 +36,7 @@ def too_many_logprobs(envelope: Envelope) -> str | None:
 def ids(envelope: Envelope) -> Iterator[int]:
     """Every token id that the policy names."""
     for entry in envelope.policy.transforms:
-        match entry:
-            case LogitBias():
-                yield from (each.token_id for each in entry.biases)
-            case AllowedTokens() | BannedTokens():
-                yield from entry.token_ids
-            case ForcedTokens():
-                yield from (each.token_id for each in entry.tokens)
+        yield from entry.named_ids()
 
 
 def no_token_left(envelope: Envelope) -> str | None:

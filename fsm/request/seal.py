@@ -16,6 +16,7 @@ from .canonical import ordered_json
 from .draft import UNTIL_CONTEXT, Draft
 from .envelope import SCHEMA_NAME, Envelope, admitted
 from .finish import DEFAULT_ORDER
+from .transforms import CUTS, EDITS, Temperature
 
 
 class TextPort(Protocol):
@@ -54,8 +55,7 @@ def seal(
     if draft.n > 1:
         raise SchemaViolation("n", "an envelope is one choice; seal each choice by itself")
     context = min(facts.context_tokens_max, CONTEXT_TOKENS_MAX)
-    policy = _policy(draft)
-    policy["transforms"][:0] = _grammar(draft)
+    policy = _policy(draft, text)
     ids, source = _prompt(draft, facts, text, now_ms)
     envelope = admitted(
         {
@@ -124,26 +124,22 @@ def _declared_ends(draft: Draft, facts: ArtifactFacts) -> tuple[int, ...]:
     return facts.eos_ids if draft.messages is None else facts.end_ids
 
 
-def _policy(draft: Draft) -> dict[str, Any]:
-    """Temperature 0 is the greedy family, which ignores the cuts of sampling; what is off is not written."""
-    transforms = _edits(draft)
-    cuts: list[dict[str, Any]] = []
-    if draft.top_k:
-        cuts.append({"kind": "top_k", "k": draft.top_k})
-    if draft.top_p is not None and draft.top_p < 1:
-        cuts.append({"kind": "top_p", "p": draft.top_p})
-    if draft.min_p:
-        cuts.append({"kind": "min_p", "p": draft.min_p})
-    if draft.typical_p is not None and draft.typical_p < 1:
-        cuts.append({"kind": "typical_p", "p": draft.typical_p})
-    temperature = draft.temperature
-    if temperature is None:
-        temperature = 1.0 if cuts else 0.0
-    if temperature > 0:
-        transforms += [{"kind": "temperature", "value": temperature}, *cuts]
+def _policy(draft: Draft, text: TextPort) -> dict[str, Any]:
+    """Temperature 0 is the greedy family, which has no use for the cuts of sampling; what is off is not written."""
+    asked = draft.asked
+
+    def encode(breaker: str) -> list[int]:
+        return text.encode(breaker, add_special_tokens=False)
+
+    edits = [entry for kind in EDITS for entry in kind.entries(asked, encode)]
+    cuts = [entry for kind in CUTS for entry in kind.entries(asked, encode)]
+    if asked["temperature"] is None and cuts:
+        cuts.insert(0, Temperature.entry(value=1.0))
+    elif not asked["temperature"]:
+        cuts = []
     return {
-        "family": "sample" if temperature > 0 else "greedy",
-        "transforms": transforms,
+        "family": "sample" if cuts else "greedy",
+        "transforms": [*_grammar(draft), *edits, *cuts],
         "tie_rule": "lowest_token_id",
         "score_kind": "logits",
         "logprobs_top": draft.logprobs,
@@ -164,28 +160,6 @@ def _grammar(draft: Draft) -> list[dict[str, Any]]:
 def _detectors(draft: Draft) -> list[dict[str, Any]]:
     calls = [{"kind": "tool_call", "begin": each.begin, "end": each.end} for each in draft.stop_on_tool_calls]
     return [{"kind": "json_value"}, *calls] if draft.stop_on_json else calls
-
-
-def _edits(draft: Draft) -> list[dict[str, Any]]:
-    """The transforms that both families use, in the order of the draft's docstring."""
-    edits: list[dict[str, Any]] = []
-    if draft.logit_bias is not None:
-        edits.append({"kind": "logit_bias", "biases": [bias.model_dump() for bias in draft.logit_bias]})
-    if draft.repetition_penalty is not None and draft.repetition_penalty != 1:
-        edits.append({"kind": "repetition_penalty", "penalty": draft.repetition_penalty, "scope": "both"})
-    if draft.frequency_penalty:
-        edits.append({"kind": "frequency_penalty", "penalty": draft.frequency_penalty, "scope": "output"})
-    if draft.presence_penalty:
-        edits.append({"kind": "presence_penalty", "penalty": draft.presence_penalty, "scope": "output"})
-    if draft.no_repeat_ngram_size:
-        edits.append({"kind": "no_repeat_ngram", "size": draft.no_repeat_ngram_size, "scope": "both"})
-    if draft.banned_token_ids is not None:
-        edits.append({"kind": "banned_tokens", "token_ids": draft.banned_token_ids})
-    if draft.allowed_token_ids is not None:
-        edits.append({"kind": "allowed_tokens", "token_ids": draft.allowed_token_ids})
-    if draft.forced_tokens is not None:
-        edits.append({"kind": "forced_tokens", "tokens": [forced.model_dump() for forced in draft.forced_tokens]})
-    return edits
 
 
 def _rng(draft: Draft, seed: int) -> dict[str, Any]:

@@ -108,6 +108,7 @@ def _selections(rows: Sequence[CallResult], scores: Tensor | None, axis: Vocabul
             axis,
             [job.history for job in jobs],
             _masks(jobs),
+            _noises(jobs),
         )
     except BaseException as raised:
         if not is_fault(raised):
@@ -126,21 +127,40 @@ def _masks(jobs: Sequence[Job]) -> list[Mask | None] | None:
 
 def _draws(jobs: Sequence[Job]) -> list[float | None]:
     """Unit draws for the stochastic rows, addressed by (seed, choice, branch, step); None for the others."""
-    draws: list[float | None] = [None] * len(jobs)
+    units = _units(jobs, [index for index, job in enumerate(jobs) if job.plan.stochastic], 0)
+    return [units.get(index) for index in range(len(jobs))]
+
+
+def _noises(jobs: Sequence[Job]) -> list[dict[int, float] | None] | None:
+    """What the transforms of each row draw, by their domains; None for a row whose transforms draw nothing, or all."""
+    plans = [job.plan for job in jobs]
+    if not (domains := frozenset[int]().union(*(plan.domains for plan in plans))):
+        return None
+    noises = [dict[int, float]() if plan.domains else None for plan in plans]
+    for domain in domains:
+        drawing = [index for index, plan in enumerate(plans) if domain in plan.domains]
+        for index, unit in _units(jobs, drawing, domain).items():
+            if (noise := noises[index]) is not None:
+                noise[domain] = unit
+    return noises
+
+
+def _units(jobs: Sequence[Job], indexes: Sequence[int], domain: int) -> dict[int, float]:
+    """Unit draws of some rows, by their indexes."""
+    draws: dict[int, float] = {}
     by_algorithm: dict[str, list[int]] = defaultdict(list)
-    for index, job in enumerate(jobs):
-        if job.plan.stochastic:
-            by_algorithm[job.state.spec.envelope.rng.algorithm].append(index)
-    for algorithm, indexes in by_algorithm.items():
-        planes = [jobs[index].state.spec.envelope.rng for index in indexes]
-        steps = [jobs[index].state.frontier.output for index in indexes]
+    for index in indexes:
+        by_algorithm[jobs[index].state.spec.envelope.rng.algorithm].append(index)
+    for algorithm, alike in by_algorithm.items():
+        planes = [jobs[index].state.spec.envelope.rng for index in alike]
+        steps = [jobs[index].state.frontier.output for index in alike]
         units = unit_draws(
             algorithm,
             np.array([plane.seed for plane in planes]),
             np.array([plane.choice for plane in planes]),
             0,
             np.array(steps),
+            domain,
         )
-        for index, unit in zip(indexes, units.tolist(), strict=True):
-            draws[index] = unit
+        draws |= zip(alike, units.tolist(), strict=True)
     return draws

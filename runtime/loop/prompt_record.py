@@ -15,9 +15,9 @@ from ...fsm.errors import BrokenInvariant, NonFiniteScores
 from ...fsm.evidence.prompt_record import PromptToken
 from ...fsm.evidence.receipt import Alternative
 from ..model.port import Text
+from ..policy.ranking import rank
 from ..policy.scores import Logits, VocabularyAxis
 from ..policy.select import summarise
-from ..policy.transforms import rank
 
 
 def unscored(prompt: Sequence[int], text: Text) -> tuple[PromptToken, ...]:

@@ -6,7 +6,7 @@ any batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, log
 
 import numpy as np
@@ -15,24 +15,17 @@ from torch import Tensor
 
 from ...fsm.errors import NonFiniteScores, NoTokenLeft, WrongDraw, WrongScores
 from ...fsm.evidence.receipt import Alternative, Selection
-from .edits import Beside, edit
+from .edits import edit
 from .group import CutStep, EditStep, Group, group_rows
 from .history import History
-from .kinds import Cut, Mask, MinP, Temperature, TopP, TypicalP
+from .kinds import Beside, Mask
 from .plan import Plan
+from .ranking import rank, scale
 from .scores import Logits, VocabularyAxis, require
 from .select import best, draw, probabilities, settle, shift_and_summarise, summarise, values_of
-from .transforms import min_p, rank, scale, temperature, top_k, top_p, typical_p
 
 Rows = Sequence[Sequence[float]]
 Decision = Selection | NonFiniteScores | NoTokenLeft
-
-_APPLY: dict[type[Cut], Callable[[Logits, Tensor], Logits]] = {
-    Temperature: temperature,
-    TopP: top_p,
-    MinP: min_p,
-    TypicalP: typical_p,
-}
 
 
 def decide(
@@ -42,6 +35,7 @@ def decide(
     axis: VocabularyAxis | None = None,
     pasts: Sequence[History | None] | None = None,
     masks: Sequence[Mask | None] | None = None,
+    noises: Sequence[Mapping[int, float] | None] | None = None,
 ) -> list[Decision]:
     """Decide every row of a batch.
 
@@ -52,6 +46,7 @@ def decide(
     axis    the vocabulary that the requests are about; None: the scores' own
     pasts   B histories, as far as the rows are; None where the plan does not look back, or for all rows at once
     masks   B masks [V] bool, the tokens that each row may become now; None where the plan has no MaskedTokens
+    noises  B mappings from the domains of each plan to unit draws in [0, 1); None where it has none
     returns B results in order. Without effect on the other rows, NonFiniteScores for a row with a NaN or an infinity
             anywhere (a model masks nothing: masks are transforms), and NoTokenLeft where every token was removed
 
@@ -61,7 +56,8 @@ def decide(
     values, size = scores.values, scores.axis.size
     pasts = [None] * len(plans) if pasts is None else pasts
     masks = [None] * len(plans) if masks is None else masks
-    one_each = len(draws) == len(pasts) == len(masks) == len(plans)
+    noises = [None] * len(plans) if noises is None else noises
+    one_each = len(draws) == len(pasts) == len(masks) == len(noises) == len(plans)
     if values.shape != (len(plans), size) or scores.tokens is not None or not one_each:
         ranked = "ranked " if scores.tokens is not None else ""
         found = f"{ranked}scores {list(values.shape)}, {len(draws)} draws, {len(pasts)} pasts and {len(masks)} masks"
@@ -75,7 +71,7 @@ def decide(
     results: list[Decision] = [NonFiniteScores()] * len(plans)
     on_cpu = values.device.type == "cpu"
     plain = [on_cpu and group.plain for group in groups]
-    beside = [] if all(plain) else [Beside(*each) for each in zip(pasts, masks, strict=True)]
+    beside = [] if all(plain) else [Beside(*each) for each in zip(pasts, masks, noises, strict=True)]
     parts = [
         _plain_facts(values, group, draws) if easy else row_facts(scores, group, draws, beside)
         for group, easy in zip(groups, plain, strict=True)
@@ -107,10 +103,11 @@ def row_facts(scores: Logits, group: Group, draws: Sequence[float | None], besid
         match step:
             case EditStep():
                 processed = edit(processed, step.columns, [beside[row] for row in group.rows])
-            case CutStep(most=None):
-                processed = _APPLY[step.kind](processed, step.numbers)
+            case CutStep(domain=0):
+                processed = step.kernel(processed, *step.numbers)
             case CutStep():
-                processed = top_k(processed, step.numbers, step.most)
+                noise = _noise(step.domain, [beside[row] for row in group.rows], values.device)
+                processed = step.kernel(processed, *step.numbers, noise)
 
     settled = settle(processed) if group.steps else processed
     if unit is not None:
@@ -155,6 +152,14 @@ def _units(group: Group, draws: Sequence[float | None], device: torch.device) ->
             raise WrongDraw(row, group.family, str(unit))
         units.append(unit)
     return torch.tensor(units, dtype=torch.float64, device=device).unsqueeze_(-1) if sampled else None
+
+
+def _noise(domain: int, beside: Sequence[Beside], device: torch.device) -> Tensor:
+    """The draws of one domain [rows, 1]; WrongScores where a row has none."""
+    units = [None if row.noise is None else row.noise.get(domain) for row in beside]
+    if None in units:
+        raise WrongScores("decide", f"a draw of domain {domain} for each row that takes one", "none")
+    return torch.tensor(units, dtype=torch.float64, device=device).unsqueeze_(-1)
 
 
 def _fetch(parts: list[Tensor | Rows]) -> list[Rows]:

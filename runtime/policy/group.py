@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, cast, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .kinds import REMOVE, Cut, Edit, TopK, TopP, Transform, TypicalP
+from .kinds import Cut, Edit, Kind
 from .plan import Family, Plan
+from .scores import Logits
 
 # On a CPU a group is no larger than what stays in the cache; elsewhere launches cost more than memory does.
 _SCORES_PER_GROUP_CPU = 1 << 17
@@ -20,11 +21,11 @@ _SCORES_PER_GROUP_CPU = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class CutStep:
-    """One cut: its kind, its numbers [rows, 1] float64, and for top-k the largest of them."""
+    """One cut: its kernel, its numbers, [rows, 1] float64 each, and the noise that it draws (see `Kind`)."""
 
-    kind: type[Cut]
-    numbers: Tensor
-    most: int | None = None
+    kernel: Callable[..., Logits]
+    numbers: tuple[Tensor, ...]
+    domain: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,47 +105,42 @@ def _group(rows: list[int], plans: tuple[Plan, ...], size: int, device: torch.de
         logprobs_top=logprobs_top,
         width=max(logprobs_top, survivors),
         start=_start(columns, survivors),
-        narrowed=any(isinstance(column[0], REMOVE) for column in columns),
+        narrowed=any(column[0].removes for column in columns),
     )
 
 
-def _survivors(columns: Sequence[tuple[Transform, ...]], size: int) -> int:
+def _survivors(columns: Sequence[tuple[Kind, ...]], size: int) -> int:
     """How many of the best raw scores the first ranking cut looks at; 0 where it looks at others, or there is none."""
     for column in columns:
-        match column[0]:
-            case TopK():
-                return _most(column)
-            case TopP():
-                return size
-            case TypicalP():
-                return 0
-        if isinstance(column[0], get_args(Edit)):
+        first = column[0]
+        if not isinstance(first, Cut) or not first.keeps_best:
             return 0
+        if first.ranks:
+            return first.most(column) or size
     return 0
 
 
-def _start(columns: Sequence[tuple[Transform, ...]], survivors: int) -> Start:
+def _start(columns: Sequence[tuple[Kind, ...]], survivors: int) -> Start:
     if survivors:
         return "ranked"
-    ranks_or_edits = (TopK, TopP, *get_args(Edit))
-    return "given" if any(isinstance(column[0], ranks_or_edits) for column in columns) else "relative"
+    given = any(not isinstance(column[0], Cut) or column[0].ranks for column in columns)
+    return "given" if given else "relative"
 
 
-def _steps(columns: Sequence[tuple[Transform, ...]], device: torch.device) -> tuple[Step, ...]:
+def _steps(columns: Sequence[tuple[Kind, ...]], device: torch.device) -> tuple[Step, ...]:
     steps: list[Step] = []
     for column in columns:
-        if isinstance(column[0], get_args(Edit)):
-            edits = (cast(tuple[Edit, ...], column),)
-            if steps and isinstance(last := steps[-1], EditStep):
-                steps[-1] = EditStep(last.columns + edits)
-            else:
-                steps.append(EditStep(edits))
+        edits = tuple(each for each in column if isinstance(each, Edit))
+        cuts = tuple(each for each in column if isinstance(each, Cut))
+        if cuts:
+            table = torch.tensor([each.numbers for each in cuts], dtype=torch.float64, device=device)
+            steps.append(
+                CutStep(
+                    cuts[0].kernel(cuts), tuple(table[:, at : at + 1] for at in range(table.shape[1])), cuts[0].domain
+                )
+            )
+        elif steps and isinstance(last := steps[-1], EditStep):
+            steps[-1] = EditStep((*last.columns, edits))
         else:
-            cuts = cast(tuple[Cut, ...], column)
-            numbers = torch.tensor([[part.value] for part in cuts], dtype=torch.float64, device=device)
-            steps.append(CutStep(type(cuts[0]), numbers, _most(column) if isinstance(cuts[0], TopK) else None))
+            steps.append(EditStep((edits,)))
     return tuple(steps)
-
-
-def _most(column: Sequence[Transform]) -> int:
-    return max(part.value for part in column if isinstance(part, TopK))

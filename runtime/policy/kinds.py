@@ -1,225 +1,140 @@
-"""The kinds of transforms as the kernels take them, checked when they are made.
+"""What a kernel is: one class for each transform, made of the numbers of its definition in `fsm.request.transforms`.
 
-Cuts have one number a row. Edits touch the tokens that they name, or that the row's history names.
+Cuts go over whole rows, with a few numbers a row. Edits touch the tokens that they name, or that the row's history
+names. Numbers are checked where a request is: the kernels take them as they come.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ...fsm.errors import SchemaViolation
+from ...fsm.errors import WrongScores
+from ...fsm.request.schema import Plane
+from ...fsm.request.transforms import OneTransform
+from .history import History, Key
+from .scores import Logits
 
-Scope = Literal["prompt", "output", "both"]
 Ids = NDArray[np.int64]
+Amounts = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+NO_IDS: Final[Ids] = np.empty(0, dtype=np.int64)
+NO_AMOUNTS: Final[Amounts] = np.empty(0, dtype=np.float64)
 
-@dataclass(frozen=True, slots=True)
-class Temperature:
-    """Divide the scores by `value`, finite and >= 0."""
 
-    value: float
+class Beside(NamedTuple):
+    """What a row's transforms read beside its scores, where they do.
 
-    def __post_init__(self) -> None:
-        if not (_is_number(self.value) and 0 <= self.value < math.inf):
-            raise SchemaViolation("policy.temperature", f"{self.value!r} is no finite number of at least 0")
+    past   its history
+    mask   [V] the tokens that it may become
+    noise  the draws of this step, by the domains that the plan's transforms draw from
+    """
 
+    past: History | None = None
+    mask: Mask | None = None
+    noise: Mapping[int, float] | None = None
 
-@dataclass(frozen=True, slots=True)
-class TopK:
-    """Keep the `value` best tokens, an integer >= 1; of equal scores the lowest ids."""
 
-    value: int
+class Kind:
+    """What is common to both. Instances are values, equal where they do the same.
 
-    def __post_init__(self) -> None:
-        if type(self.value) is not int or self.value < 1:
-            raise SchemaViolation("policy.top_k", f"{self.value!r} is no integer of at least 1")
+    removes    whether it can take a token out
+    looks_back whether its effect depends on the tokens before
+    remembers  what it needs a history to keep, each as a class of memories and its arguments
+    domain     the noise that it draws once a step; 0: none
+    """
 
+    __slots__ = ()
+    removes: ClassVar[bool] = False
+    looks_back: ClassVar[bool] = False
+    domain: ClassVar[int] = 0
 
-@dataclass(frozen=True, slots=True)
-class TopP:
-    """Keep the best tokens up to and with the one that brings their probability to `value`, in [0, 1]."""
+    @property
+    def remembers(self) -> tuple[Key, ...]:
+        return ()
 
-    value: float
+    def settled(self, size: int) -> Kind | None:
+        """What is to be done over a vocabulary of `size`; None where that is nothing."""
+        return self
 
-    def __post_init__(self) -> None:
-        _check_probability("policy.top_p", self.value)
+    @classmethod
+    def of(cls, definition: OneTransform) -> Self:
+        """The kernel of a definition; it takes the fields in their order."""
+        return cls(*(_plain(value) for name, value in definition if name != "kind"))
 
 
-@dataclass(frozen=True, slots=True)
-class MinP:
-    """Keep the tokens with at least `value` times the probability of the best one, in [0, 1]."""
+class Cut(Kind):
+    """One of a whole row.
 
-    value: float
+    ranks       whether it looks at the best tokens first
+    keeps_best  whether the best token is always left
+    """
 
-    def __post_init__(self) -> None:
-        _check_probability("policy.min_p", self.value)
+    __slots__ = ()
+    ranks: ClassVar[bool] = False
+    keeps_best: ClassVar[bool] = True
 
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """What is handed to `kernel` of each row."""
+        return tuple(map(float, astuple(self)))  # type: ignore[call-overload]
 
-@dataclass(frozen=True, slots=True)
-class TypicalP:
-    """Keep the most typical tokens up to and with the one that brings their probability to `value`, in [0, 1]."""
+    @classmethod
+    def most(cls, column: Sequence[Any]) -> int | None:
+        """How many of the best tokens the rows of a column look at, where the host knows that."""
+        return None
 
-    value: float
+    @classmethod
+    def kernel(cls, column: Sequence[Any]) -> Callable[..., Logits]:
+        """From logits, the numbers [B, 1] float64 of the column's rows, and their draws where there is a domain."""
+        raise NotImplementedError
 
-    def __post_init__(self) -> None:
-        _check_probability("policy.typical_p", self.value)
 
+class Edit(Kind):
+    """One of some tokens."""
 
-@dataclass(frozen=True, slots=True)
-class RepetitionPenalty:
-    """Divide positive and multiply negative scores of the scope's tokens by `value`, finite and > 0."""
+    __slots__ = ()
 
-    value: float
-    scope: Scope
+    def touched(self, beside: Beside) -> tuple[Ids, Amounts]:
+        """The tokens of one row that it touches now, and a number for each where it needs one."""
+        raise NotImplementedError
 
-    def __post_init__(self) -> None:
-        if not (_is_number(self.value) and 0 < self.value < math.inf):
-            raise SchemaViolation("policy.repetition_penalty", f"{self.value!r} is no finite number above 0")
+    @classmethod
+    def apply(cls, values: Tensor, temperature: Tensor | None, column: Sequence[Any], beside: Sequence[Beside]) -> None:
+        """Change `values` [B, V], contiguous, in place, by one edit of this kind a row."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class FrequencyPenalty:
-    """Subtract `value`, finite, once for each time that the scope has a token."""
+Transform = Kind
+KERNELS: Final[dict[type[OneTransform], type[Kind]]] = {}
+K = TypeVar("K", bound=type[Kind])
 
-    value: float
-    scope: Scope
 
-    def __post_init__(self) -> None:
-        _check_finite("policy.frequency_penalty", self.value)
+def runs(definition: type[OneTransform]) -> Callable[[K], K]:
+    """Make a class the kernel of a transform."""
 
+    def register(kernel: K) -> K:
+        kernel.domain = definition.domain
+        KERNELS[definition] = kernel
+        return kernel
 
-@dataclass(frozen=True, slots=True)
-class PresencePenalty:
-    """Subtract `value`, finite, once from each token that the scope has."""
+    return register
 
-    value: float
-    scope: Scope
 
-    def __post_init__(self) -> None:
-        _check_finite("policy.presence_penalty", self.value)
+def needed(past: History | None, kind: Kind) -> History:
+    """The history that a kind looks back on. Errors: WrongScores where the row has none."""
+    if past is None:
+        raise WrongScores("decide", f"a history of the row for {type(kind).__name__}", "none")
+    return past
 
 
-@dataclass(frozen=True, slots=True)
-class NoRepeatNgram:
-    """Remove the tokens that would complete a sequence of `value` tokens, >= 1, that the scope has already."""
-
-    value: int
-    scope: Scope
-
-    def __post_init__(self) -> None:
-        if type(self.value) is not int or self.value < 1:
-            raise SchemaViolation("policy.no_repeat_ngram", f"{self.value!r} is no integer of at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class LogitBias:
-    """Add to the scores: `entries` are (token id, bias in nats, finite), each id once."""
-
-    entries: tuple[tuple[int, float], ...]
-    ids: Ids = field(init=False, repr=False, compare=False)
-    amounts: NDArray[np.float64] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        for _, bias in self.entries:
-            _check_finite("policy.logit_bias", bias)
-        object.__setattr__(self, "ids", _ids(token for token, _ in self.entries))
-        object.__setattr__(self, "amounts", np.array([bias for _, bias in self.entries], dtype=np.float64))
-
-
-@dataclass(frozen=True, slots=True)
-class AllowedTokens:
-    """Remove every token but these ids, each given once."""
-
-    tokens: tuple[int, ...]
-    ids: Ids = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", _ids(self.tokens))
-
-
-@dataclass(frozen=True, slots=True)
-class BannedTokens:
-    """Remove these ids, each given once."""
-
-    tokens: tuple[int, ...]
-    ids: Ids = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", _ids(self.tokens))
-
-
-@dataclass(frozen=True, slots=True)
-class MaskedTokens:
-    """Remove every token that the row's mask of this step does not allow; `decide` is given the masks."""
-
-
-@dataclass(frozen=True, slots=True)
-class MinNewTokens:
-    """Remove these ids, each given once, until `value` tokens are committed."""
-
-    value: int
-    tokens: tuple[int, ...]
-    ids: Ids = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", _ids(self.tokens))
-
-
-@dataclass(frozen=True, slots=True)
-class ForcedTokens:
-    """Remove every token but one at some steps: `entries` are (step, token id), each step once."""
-
-    entries: tuple[tuple[int, int], ...]
-    by_step: dict[int, Ids] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_step", {step: _ids([token]) for step, token in self.entries})
-
-
-Cut = Temperature | TopK | TopP | MinP | TypicalP
-Edit = (
-    RepetitionPenalty
-    | FrequencyPenalty
-    | PresencePenalty
-    | NoRepeatNgram
-    | LogitBias
-    | AllowedTokens
-    | BannedTokens
-    | MaskedTokens
-    | MinNewTokens
-    | ForcedTokens
-)
-Transform = Cut | Edit
-
-LOOK_BACK = (RepetitionPenalty, FrequencyPenalty, PresencePenalty, NoRepeatNgram, MinNewTokens, ForcedTokens)
-"""Kinds whose effect depends on the tokens before."""
-
-REMOVE = (
-    *(TopK, TopP, MinP, TypicalP, NoRepeatNgram),
-    *(AllowedTokens, BannedTokens, MaskedTokens, MinNewTokens, ForcedTokens),
-)
-"""Kinds that can take a token out."""
-
-
-def _ids(tokens: Any) -> Ids:
-    return np.array(list(tokens), dtype=np.int64)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check_probability(path: str, value: object) -> None:
-    if not (_is_number(value) and 0 <= value <= 1):  # type: ignore[operator]
-        raise SchemaViolation(path, f"{value!r} is no number from 0 to 1")
-
-
-def _check_finite(path: str, value: object) -> None:
-    if not (_is_number(value) and math.isfinite(value)):  # type: ignore[arg-type]
-        raise SchemaViolation(path, f"{value!r} is no finite number")
+def _plain(value: Any) -> Any:
+    if isinstance(value, Plane):
+        return tuple(each for _, each in value)
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else value

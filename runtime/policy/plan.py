@@ -14,19 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...fsm.errors import SchemaViolation
-from ...fsm.request.edges import TEMPERATURE_LEAST
-from .kinds import (
-    LOOK_BACK,
-    FrequencyPenalty,
-    MinP,
-    PresencePenalty,
-    RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
-    Transform,
-    TypicalP,
-)
+from .cuts import Temperature, TopK, TopP
+from .kinds import Kind
 
 Family = Literal["greedy", "sample"]
 
@@ -39,12 +28,14 @@ class Plan:
     transforms    applied in this order
     logprobs_top  how many of the best tokens to report with the choice, >= 0
     looks_back    whether the row needs a history: some transform depends on the tokens before
+    domains       the noise that its transforms draw once a step, beside the choice's own
     """
 
     family: Family
-    transforms: tuple[Transform, ...] = ()
+    transforms: tuple[Kind, ...] = ()
     logprobs_top: int = 0
     looks_back: bool = field(init=False, repr=False, compare=False)
+    domains: frozenset[int] = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +43,8 @@ class Plan:
             raise SchemaViolation("policy.family", f"{self.family!r} is neither greedy nor sample")
         if type(self.logprobs_top) is not int or self.logprobs_top < 0:
             raise SchemaViolation("policy.logprobs_top", f"{self.logprobs_top!r} is no integer of at least 0")
-        object.__setattr__(self, "looks_back", any(isinstance(each, LOOK_BACK) for each in self.transforms))
+        object.__setattr__(self, "looks_back", any(each.looks_back for each in self.transforms))
+        object.__setattr__(self, "domains", frozenset(each.domain for each in self.transforms if each.domain))
         # Plans are dictionary keys in every step, and their parts do not change.
         object.__setattr__(self, "_hash", hash((self.family, self.transforms, self.logprobs_top)))
 
@@ -68,26 +60,11 @@ class Plan:
     def of(cls, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, logprobs_top: int = 0) -> Plan:
         """The plan of the usual three numbers, in the usual order; 0, 0 and 1 are as the module's table says."""
         warm = Temperature(temperature)
-        cuts: tuple[Transform, ...] = (*([TopK(top_k)] if top_k != 0 else []), TopP(top_p))
+        cuts: tuple[Kind, ...] = (*([TopK(top_k)] if top_k != 0 else []), TopP(top_p))
         if temperature == 0:
             return cls("greedy", (), logprobs_top)
         return cls("sample", (warm, *cuts), logprobs_top)
 
-    def settled(self, size: int) -> tuple[Transform, ...]:
+    def settled(self, size: int) -> tuple[Kind, ...]:
         """The transforms that do something over a vocabulary of `size`, with the edges written out as `TopK(1)`."""
-        return tuple(settled for transform in self.transforms if (settled := _settle(transform, size)) is not None)
-
-
-def _settle(transform: Transform, size: int) -> Transform | None:
-    match transform:
-        case Temperature(value) if value < TEMPERATURE_LEAST:
-            return TopK(1)
-        case TopP(0):
-            return TopK(1)
-        case TopK(value) if value >= size:
-            return None
-        case Temperature(1) | TopP(1) | MinP(0) | TypicalP(1):
-            return None
-        case RepetitionPenalty(1) | FrequencyPenalty(0) | PresencePenalty(0):
-            return None
-    return transform
+        return tuple(settled for transform in self.transforms if (settled := transform.settled(size)) is not None)

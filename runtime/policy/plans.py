@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...fsm.machine.spec import Spec
-from ...fsm.request import transforms
-from . import kinds
+from ...fsm.request.transforms import OneTransform
+from .edits import MinNewTokens
+from .kinds import KERNELS, Kind
 from .plan import Plan
 
 
@@ -17,38 +18,10 @@ def plan_of(spec: Spec) -> Plan:
     policy = spec.envelope.policy
     steps = [kernel_of(transform) for transform in policy.transforms]
     if spec.min_new_tokens and spec.ending_ids:
-        steps.insert(0, kinds.MinNewTokens(spec.min_new_tokens, tuple(sorted(spec.ending_ids))))
+        steps.insert(0, MinNewTokens(spec.min_new_tokens, tuple(sorted(spec.ending_ids))))
     return Plan(policy.family, tuple(steps), policy.logprobs_top)
 
 
-def kernel_of(transform: transforms.Transform) -> kinds.Transform:
+def kernel_of(transform: OneTransform) -> Kind:
     """The same transform as the kernels take it."""
-    match transform:
-        case transforms.Temperature():
-            return kinds.Temperature(transform.value)
-        case transforms.TopK():
-            return kinds.TopK(transform.k)
-        case transforms.TopP():
-            return kinds.TopP(transform.p)
-        case transforms.MinP():
-            return kinds.MinP(transform.p)
-        case transforms.TypicalP():
-            return kinds.TypicalP(transform.p)
-        case transforms.RepetitionPenalty():
-            return kinds.RepetitionPenalty(transform.penalty, transform.scope)
-        case transforms.FrequencyPenalty():
-            return kinds.FrequencyPenalty(transform.penalty, transform.scope)
-        case transforms.PresencePenalty():
-            return kinds.PresencePenalty(transform.penalty, transform.scope)
-        case transforms.NoRepeatNgram():
-            return kinds.NoRepeatNgram(transform.size, transform.scope)
-        case transforms.LogitBias():
-            return kinds.LogitBias(tuple((each.token_id, each.bias) for each in transform.biases))
-        case transforms.AllowedTokens():
-            return kinds.AllowedTokens(transform.token_ids)
-        case transforms.BannedTokens():
-            return kinds.BannedTokens(transform.token_ids)
-        case transforms.ForcedTokens():
-            return kinds.ForcedTokens(tuple((each.step, each.token_id) for each in transform.tokens))
-        case transforms.Grammar():
-            return kinds.MaskedTokens()
+    return KERNELS[type(transform)].of(transform)

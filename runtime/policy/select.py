@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .ranking import arrange, in_order_of_token, scale
 from .scores import Logits, Probabilities, require
-from .transforms import arrange, in_order_of_token, scale
 
 Numbers = NDArray[Any]
 

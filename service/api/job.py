@@ -22,6 +22,7 @@ from ..jobs.cancel import Cancelled, cancel
 from ..jobs.carry import carried
 from ..jobs.fork import fork
 from ..jobs.incarnation import new_worker_name
+from ..jobs.own import with_own
 from ..streams.reading import FOLLOW_S, Follower, Numbered, emissions_of, events_of, transcript_of
 from .values import Explanation, Result, result_of
 
@@ -87,7 +88,7 @@ class Job:
         """
         with extras_named():
             model = self.log.models.load(self.row.model)
-        made = fork(self.log.store, model, self.name, at, request, now_ms(), key, retain_ms)
+        made = fork(self.log.store, model, self.name, at, with_own(request), now_ms(), key, retain_ms)
         return Job(self.log, made.job)
 
     # ---- reading ----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ..inspect.reexecution import again
 from ..jobs.beside import end_all
 from ..jobs.models import Models, home
 from ..jobs.naming import find, find_job
+from ..jobs.own import with_own
 from ..jobs.voice import Say, unsaid
 from .job import Job, check_rebuild, folder
 from .values import Result
@@ -128,7 +129,7 @@ class Log:
 
         if (user, system) != (None, None):
             request |= {"messages": _chat(user, system, request.get("messages"))}
-        draft = draft_from(as_lists(request))
+        draft = draft_from(as_lists(with_own(request)))
         name = self.models.lasting_name(model)
         asked = submit_choices(self.store, self.models.load(name), name, draft, now_ms(), key, retain_ms)
         return [Job(self, job) for job in asked.found.jobs]

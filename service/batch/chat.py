@@ -13,11 +13,12 @@ from typing import Any, Final, NamedTuple
 from ...fsm.errors import Problem, SchemaViolation
 from ...fsm.request.draft import UNTIL_CONTEXT
 from ...fsm.request.strict_json import parse
+from ...fsm.request.transforms import QUESTIONS
 from ..api.values import Result
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 
-SAME: Final = ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty")
+SAME: Final = ("seed", *(keyword for keyword, question in QUESTIONS.items() if question.asked.openai))
 IGNORED: Final = ("user", "metadata", "stream", "store")
 """What changes nothing of the answer in a file."""
 

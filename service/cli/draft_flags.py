@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from ...fsm.errors import ConflictingFlags
 from ...fsm.limits import NUMBER_BYTES_MAX
+from ...fsm.request.transforms import QUESTIONS
 from .durations import milliseconds
 from .input_files import conversation, json_value, read_text
 
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
 SOURCES = ("prompt", "prompt_file", "user", "chat")
 STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_call")
 PASSED_ON = (
-    *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty"),
-    *("presence_penalty", "no_repeat_ngram_size", "seed", "logprobs", "min_new_tokens", "deadline_ms"),
-    *("n", "choice", "batch_width", "retry_budget", "consumer_policy", "prompt_logprobs", "alignment", "final_cache"),
+    *("seed", "logprobs", "min_new_tokens", "deadline_ms", "n", "choice", "batch_width", "retry_budget"),
+    *("consumer_policy", "prompt_logprobs", "alignment", "final_cache"),
 )
 
 
@@ -48,18 +48,6 @@ _CHAT = _prompt(
 )
 _SYSTEM = _prompt("--system", "A system message before --user.", "TEXT")
 _TRUST_MESSAGES = _prompt("--trust-messages", "Control tokens spelled in user and tool messages are control tokens.")
-_TEMPERATURE = _policy("--temperature", "0: the best token. Above: sample (0; 1 with a cut of the next four).", "X")
-_TOP_K = _policy("--top-k", "Sample among the K best tokens.", "K")
-_TOP_P = _policy("--top-p", "Sample among the best tokens that together have probability P.", "P")
-_MIN_P = _policy("--min-p", "Sample among tokens with at least P times the probability of the best.", "P")
-_TYPICAL_P = _policy("--typical-p", "Sample among the most typical tokens that together have probability P.", "P")
-_REPETITION_PENALTY = _policy("--repetition-penalty", "Above 1: disfavour tokens of prompt and output.", "X")
-_FREQUENCY_PENALTY = _policy("--frequency-penalty", "Subtract from a token's score for each time it was put out.", "X")
-_PRESENCE_PENALTY = _policy("--presence-penalty", "Subtract from the score of each token that the output has.", "X")
-_NO_REPEAT_NGRAM_SIZE = _policy("--no-repeat-ngram-size", "Let no sequence of N tokens come twice.", "N")
-_LOGIT_BIAS = _policy("--logit-bias", "Add a bias to the score of one token; repeatable.", "ID=BIAS")
-_ALLOWED_TOKEN_ID = _policy("--allowed-token-id", "Choose among these tokens only; repeatable.", "ID")
-_BANNED_TOKEN_ID = _policy("--banned-token-id", "Never choose this token; repeatable.", "ID")
 _SEED = _policy("--seed", "Seed of the noise (a fresh one, which is recorded).", "N")
 _CHOICE = _policy("--choice", "Which of several answers this is: each has noise of its own (0).", "N")
 _LOGPROBS = _policy("--logprobs", "Record the N best alternatives to every token.", "N")
@@ -102,7 +90,10 @@ _IDEMPOTENCY_KEY = _running("--idempotency-key", "The same key and request are t
 
 @dataclass(frozen=True)
 class DraftFlags:
-    """What a person asks for. None and False mean that a flag was not given."""
+    """What a person asks for. None and False mean that a flag was not given.
+
+    transforms   what the flags of `transform_flags` were given, by keyword
+    """
 
     model: Annotated[str, _MODEL]
     prompt: Annotated[str | None, _PROMPT] = None
@@ -111,18 +102,7 @@ class DraftFlags:
     system: Annotated[str | None, _SYSTEM] = None
     chat: Annotated[str | None, _CHAT] = None
     trust_messages: Annotated[bool, _TRUST_MESSAGES] = False
-    temperature: Annotated[float | None, _TEMPERATURE] = None
-    top_k: Annotated[int | None, _TOP_K] = None
-    top_p: Annotated[float | None, _TOP_P] = None
-    min_p: Annotated[float | None, _MIN_P] = None
-    typical_p: Annotated[float | None, _TYPICAL_P] = None
-    repetition_penalty: Annotated[float | None, _REPETITION_PENALTY] = None
-    frequency_penalty: Annotated[float | None, _FREQUENCY_PENALTY] = None
-    presence_penalty: Annotated[float | None, _PRESENCE_PENALTY] = None
-    no_repeat_ngram_size: Annotated[int | None, _NO_REPEAT_NGRAM_SIZE] = None
-    logit_bias: Annotated[list[str] | None, _LOGIT_BIAS] = None
-    allowed_token_id: Annotated[list[int] | None, _ALLOWED_TOKEN_ID] = None
-    banned_token_id: Annotated[list[int] | None, _BANNED_TOKEN_ID] = None
+    transforms: Mapping[str, Any] = field(default_factory=dict)
     seed: Annotated[int | None, _SEED] = None
     choice: Annotated[int | None, _CHOICE] = None
     logprobs: Annotated[int | None, _LOGPROBS] = None
@@ -174,12 +154,7 @@ class DraftFlags:
         }
         flags |= {"stop": self.stop, "stop_token_ids": self.stop_token_id, "eos_token_ids": self.eos_token_id}
         value |= {name: flag for name, flag in flags.items() if flag}
-        if self.logit_bias:
-            value["logit_bias"] = [_bias(entry) for entry in self.logit_bias]
-        if self.allowed_token_id:
-            value["allowed_token_ids"] = self.allowed_token_id
-        if self.banned_token_id:
-            value["banned_token_ids"] = self.banned_token_id
+        value |= {name: _said(name, given) for name, given in self.transforms.items() if given not in (None, [])}
         value |= self._structure()
         if self.max_new_tokens is not None:
             value["max_new_tokens"] = _count(self.max_new_tokens)
@@ -219,6 +194,35 @@ class DraftFlags:
         return asked
 
 
+def transform_flags() -> list[inspect.Parameter]:
+    """A flag for each keyword of a draft that asks for a transform; entries of a list come one by one."""
+    flags = []
+    for name, question in QUESTIONS.items():
+        asked = question.asked
+        if asked.words:
+            flag = _policy(asked.flag or f"--{name.replace('_', '-')}", asked.words, asked.metavar)
+            flags.append(_flag(name, Annotated[_typed(question.takes) | None, flag], None))
+    return flags
+
+
+def _typed(takes: Any) -> Any:
+    """The type of a flag, of what a draft takes: an object of two fields is the text `FIRST=SECOND`."""
+    kind = get_args(takes)[0] if get_origin(takes) is Annotated else takes
+    if get_origin(kind) is tuple:
+        return list[_typed(get_args(kind)[0])]  # type: ignore[misc]
+    return kind if kind in (int, float) else str
+
+
+def _flag(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _said(name: str, given: Any) -> Any:
+    """What a flag was given, as a draft has it; which numbers are legal is the draft's to say."""
+    asked = QUESTIONS[name].asked
+    return [_pair(name, text) for text in given] if "=" in asked.metavar else given
+
+
 def takes_draft(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command, whose first parameter is a DraftFlags, a parameter for each flag in its place, but for some."""
     return partial(_with_flags, left_out)
@@ -227,19 +231,19 @@ def takes_draft(*left_out: str) -> Callable[[Callable[..., None]], Callable[...,
 def _with_flags(left_out: Collection[str], command: Callable[..., None]) -> Callable[..., None]:
     others = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     hints = get_type_hints(DraftFlags, include_extras=True)
-    flags = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=hints[field.name],
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-        )
-        for field in fields(DraftFlags)
-        if field.name not in left_out
-    ]
+    asking = transform_flags()
+    own, flags = list[str](), list[inspect.Parameter]()
+    for each in fields(DraftFlags):
+        if each.name == "transforms":
+            flags += asking
+        elif each.name not in left_out:
+            own.append(each.name)
+            default = inspect.Parameter.empty if each.default is MISSING else each.default
+            flags.append(_flag(each.name, hints[each.name], default))
 
     def with_flags(**given: Any) -> None:
-        draft_flags = DraftFlags(**{"model": ""} | {flag.name: given.pop(flag.name) for flag in flags})
+        transforms = {flag.name: given.pop(flag.name) for flag in asking}
+        draft_flags = DraftFlags(**{"model": ""} | {name: given.pop(name) for name in own}, transforms=transforms)
         command(draft_flags, **given)
 
     parameters = [*flags, *(other.replace(kind=inspect.Parameter.KEYWORD_ONLY) for other in others)]
@@ -254,10 +258,13 @@ def _count(text: str) -> int | str:
     return int(text) if is_number else text
 
 
-def _bias(text: str) -> dict[str, Any]:
-    """`ID=BIAS` as an entry of logit_bias; which numbers are legal is the draft's to say."""
-    token, _, bias = text.partition("=")
+def _pair(name: str, text: str) -> dict[str, int | float]:
+    """`FIRST=SECOND` as an entry of a list of a draft; the metavar says what they are called."""
+    question = QUESTIONS[name]
+    element = get_args(get_args(question.takes)[0])[0]
+    written = zip(element.model_fields.items(), text.split("=", 1), strict=True)
     try:
-        return {"token_id": int(token), "bias": float(bias)}
+        return {field: info.annotation(part) for (field, info), part in written}
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is not ID=BIAS, like 50256=-1.5", param_hint="--logit-bias") from error
+        flag = question.asked.flag or f"--{name.replace('_', '-')}"
+        raise typer.BadParameter(f"{text!r} is not {question.asked.metavar}, in numbers", param_hint=flag) from error

@@ -22,7 +22,7 @@ from ...fsm.reading.load import load
 from ...fsm.reading.transcript import Transcript
 from ...fsm.request.finish import FinishReason
 from ..streams.reading import events_of
-from .policy_text import Place, effects, removers
+from .policy_text import effects, removers
 
 EVIDENCE: Final = ("receipt", "scores", "margin", "draw")
 """What a sealed log does not keep of the steps in the middle of a run."""
@@ -152,7 +152,7 @@ def explained(decision: Decision) -> dict[str, Any]:
     """
     spec, receipt = decision.spec, decision.receipt
     chosen, envelope, kept = receipt.selection, spec.envelope, receipt.receipt_id != NOT_KEPT
-    policy, place = envelope.policy, Place(spec, decision.output)
+    policy, output = envelope.policy, decision.output
     return {
         "job": spec.job,
         "step": receipt.step,
@@ -168,7 +168,7 @@ def explained(decision: Decision) -> dict[str, Any]:
         "family": policy.family,
         "tie_rule": policy.tie_rule,
         "transforms": [transform.model_dump() for transform in policy.transforms],
-        "effects": effects(place, chosen.token),
+        "effects": effects(spec, output, chosen.token),
         "held_back_until": spec.min_new_tokens,
         "vocabulary": envelope.text_interface.vocabulary_size,
         "support": chosen.support,
@@ -178,7 +178,7 @@ def explained(decision: Decision) -> dict[str, Any]:
         "draw": _draw(decision),
         "alternatives": [
             plain_alternative(each)
-            | {"removed_by": list(removers(place, each.token)) if each.logprob == -math.inf else []}
+            | {"removed_by": list(removers(spec, output, each.token)) if each.logprob == -math.inf else []}
             for each in chosen.alternatives
         ],
         "structure": None if receipt.structure is None else receipt.structure.name.lower(),

@@ -8,12 +8,14 @@ from ...fsm.errors import Transient
 from ...fsm.failpoints import Reached, unheard
 from ...fsm.ports import Store
 from ...fsm.request.admission import check, check_runtime
+from ...fsm.request.transforms import Own
 from ...runtime.loop.context import Context, Notice, Sink, unnoticed
 from ...runtime.loop.job import Job
 from ...runtime.loop.pace import PACE, Pace
 from ...runtime.loop.segments import Segments
 from ...runtime.loop.worker import Worker
 from ...runtime.model.port import Model
+from ...runtime.policy.registry import registered
 from ..advice import advised
 from ..database import now_ms
 from .incarnation import dead_workers, new_worker_name
@@ -67,7 +69,10 @@ def new_worker(
 
 
 def admit_job(job: Job, model: Model) -> None:
-    """Refuse a job whose artifact or runtime facts are not this process's (ENV-6, ENV-9)."""
+    """Refuse a job whose artifact, runtime facts or own transforms are not this process's (ENV-6, ENV-9)."""
     envelope = job.state.spec.envelope
     check(envelope, model.facts)
     check_runtime(envelope, model.runtime)
+    for each in envelope.policy.transforms:
+        if isinstance(each, Own):
+            registered(each.name, each.version, each.sha256)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...fsm.errors import SchemaViolation
 from ...fsm.ports import Store
 from ...fsm.request.draft import Draft
-from ...fsm.request.edges import leaves_one_token
 from ...fsm.request.envelope import Envelope
 from ...fsm.request.seal import seal
 from .naming import Found, check_key, family_of, job_name
@@ -72,7 +71,7 @@ def seal_choices(draft: Draft, model: Model, seed: int, now_ms: int | None = Non
     policy = envelopes[0].policy
     if policy.family == "greedy":
         raise _all_the_same(draft.n, "a greedy policy", "a temperature above 0")
-    if any(map(leaves_one_token, policy.transforms)):
+    if any(each.leaves_one_token() for each in policy.transforms):
         raise _all_the_same(draft.n, "a policy that leaves one token", "it more tokens to choose from")
     return envelopes
 

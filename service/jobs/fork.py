@@ -12,7 +12,7 @@ from ...fsm.request.admission import check
 from ...fsm.request.draft import as_lists, draft_from
 from ...fsm.request.envelope import Envelope, admitted
 from ...fsm.request.seal import seal
-from ...fsm.request.transforms import Grammar
+from ...fsm.request.transforms import QUESTIONS, Grammar
 from ..streams.reading import transcript_of
 from .naming import check_key
 from .submit import Submitted, admit_job, check_grammar, fresh_seed, new_job_name
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from ...runtime.model.port import Model
 
 FIELDS: Final[dict[str, tuple[str, ...]]] = {
-    "policy": (
-        *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "frequency_penalty"),
-        *("presence_penalty", "no_repeat_ngram_size", "logit_bias", "allowed_token_ids", "banned_token_ids"),
-        *("forced_tokens", "logprobs", "json_schema", "regex", "grammar"),
-    ),
+    "policy": (*QUESTIONS, "logprobs", "json_schema", "regex", "grammar"),
     "rng": ("seed", "choice", "rng_algorithm"),
     "runtime": ("batch_width", "compatibility", "retry_budget"),
     "termination": (

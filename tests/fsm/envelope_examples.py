@@ -164,7 +164,23 @@ def shaped() -> dict[str, Any]:
     )
 
 
-EXAMPLES = {"full": full, "plain": plain, "shaped": shaped}
+def bent() -> dict[str, Any]:
+    """An envelope value with the transforms that neither `full` nor `shaped` has."""
+    dry = {"kind": "dry", "multiplier": 0.8, "base": 1.75, "allowed_length": 2, "range": 1024, "breaker_ids": [10, 34]}
+    return changed(
+        full(),
+        {
+            "policy.transforms": [
+                dry,
+                {"kind": "own", "name": "mine", "version": 4, "sha256": "ab" * 32},
+                {"kind": "temperature", "value": 0.8},
+                {"kind": "xtc", "probability": 0.25, "threshold": 0.125},
+            ],
+        },
+    )
+
+
+EXAMPLES = {"full": full, "plain": plain, "shaped": shaped, "bent": bent}
 
 
 def steps(path: str) -> Path:

@@ -9,6 +9,7 @@ import pytest
 
 from decodelog.fsm.errors import LimitExceeded, MalformedJson, SchemaViolation
 from decodelog.fsm.request.draft import Draft, draft_from, parse_draft
+from decodelog.fsm.request.transforms import QUESTIONS
 
 # draft | path of the violation | a word of its reason
 REFUSED = """
@@ -64,6 +65,14 @@ REFUSED = """
 {"prompt": "a", "banned_token_ids": [3, 3]}               | banned_token_ids    | twice
 {"prompt": "a", "allowed_token_ids": [3, 4], "banned_token_ids": [4, 3]} | banned_token_ids | nothing
 {"prompt": "a", "forced_tokens": [{"step": 0, "token_id": 1}, {"step": 0, "token_id": 2}]} | forced_tokens | same step
+{"prompt": "a", "xtc_probability": -0.1}                  | xtc_probability     | at least 0
+{"prompt": "a", "xtc_threshold": "x"}                     | xtc_threshold       | string
+{"prompt": "a", "dry_multiplier": -1}                     | dry_multiplier      | at least 0
+{"prompt": "a", "dry_base": 0.5}                          | dry_base            | at least 1
+{"prompt": "a", "dry_allowed_length": 0}                  | dry_allowed_length  | at least 1
+{"prompt": "a", "dry_range": 1.5}                         | dry_range           | integer
+{"prompt": "a", "dry_sequence_breakers": [""]}            | dry_sequence_breakers[0] | empty
+{"prompt": "a", "own_transforms": ["x"]}                  | own_transforms[0]   | object
 {"prompt": "a", "seed": -1}                               | seed                | at least 0
 {"prompt": "a", "seed": 9007199254740992}                 | seed                | outside
 {"prompt": "a", "stop": "x"}                              | stop                | string
@@ -105,6 +114,9 @@ def test_a_draft_is_refused_at_its_path_with_the_reason(row: str) -> None:
         ({"presence_penalty": 1e300}, "presence_penalty", 10_000),
         ({"no_repeat_ngram_size": 33}, "no_repeat_ngram_size", 32),
         ({"logit_bias": [{"token_id": 1, "bias": 1e5}]}, "logit_bias[0].bias", 10_000),
+        ({"xtc_probability": 1.5}, "xtc_probability", 1),
+        ({"dry_base": 101}, "dry_base", 100),
+        ({"dry_range": 8193}, "dry_range", 8192),
         ({"max_new_tokens": 2**20 + 2}, "max_new_tokens", 2**20 + 1),
         ({"logprobs": 21}, "logprobs", 20),
         ({"stop": ["x"] * 65}, "stop (elements)", 64),
@@ -125,7 +137,8 @@ def test_what_is_not_given_has_its_declared_default() -> None:
     assert draft == Draft(prompt="a")
     assert draft.max_new_tokens == 256
     assert draft.skip_special_tokens
-    assert (draft.temperature, draft.top_k, draft.top_p, draft.seed, draft.stop) == (None, None, None, None, ())
+    assert (draft.seed, draft.stop) == (None, ())
+    assert draft.asked == dict.fromkeys(QUESTIONS)
 
 
 @pytest.mark.contract("ENV-7")

@@ -16,6 +16,7 @@ ENTRIES: list[tuple[str, str, Callable[[int], dict[str, int]]]] = [
     ("logit_bias", "biases", lambda id: {"token_id": id, "bias": 1}),
     ("forced_tokens", "tokens", lambda id: {"token_id": 1, "step": id}),
 ]
+DRY = {"kind": "dry", "multiplier": 1, "base": 2, "allowed_length": 2, "range": 9, "breaker_ids": []}
 # path | what reaches its bound | what exceeds it | name of the limit
 OF_TRANSFORMS: list[tuple[dict[str, Any], str, Any, Any, str]] = [
     ({"kind": "min_p"}, "p", 1, 1.0001, "p"),
@@ -24,6 +25,13 @@ OF_TRANSFORMS: list[tuple[dict[str, Any], str, Any, Any, str]] = [
     ({"kind": "frequency_penalty", "scope": "both"}, "penalty", 10_000, 10_001, "penalty"),
     ({"kind": "presence_penalty", "scope": "both"}, "penalty", 10_000, 10_001, "penalty"),
     ({"kind": "no_repeat_ngram", "scope": "both"}, "size", 32, 33, "size"),
+    ({"kind": "xtc", "threshold": 0.1}, "probability", 1, 1.5, "probability"),
+    ({"kind": "xtc", "probability": 0.1}, "threshold", 1, 1.5, "threshold"),
+    (DRY, "multiplier", 10_000, 10_001, "multiplier"),
+    (DRY, "base", 100, 101, "base"),
+    (DRY, "allowed_length", 8192, 8193, "allowed_length"),
+    (DRY, "range", 8192, 8193, "range"),
+    (DRY, "breaker_ids", list(range(64)), list(range(65)), "breaker_ids (elements)"),
     ({"kind": "banned_tokens"}, "token_ids", list(range(2**14)), list(range(2**14 + 1)), "token_ids (elements)"),
     *(
         (

@@ -12,6 +12,7 @@ import pytest
 from jobs import EOS, Live, call, drawn, prompt_tokens, request, selection
 
 from decodelog.fsm.errors import BrokenInvariant, IllegalTransition, Problem
+from decodelog.fsm.machine.commit import committed
 from decodelog.fsm.machine.events import (
     STATE_BYTES,
     DecisionMade,
@@ -21,7 +22,6 @@ from decodelog.fsm.machine.events import (
     RequestAdmitted,
     RequestClosed,
 )
-from decodelog.fsm.machine.commit import committed
 from decodelog.fsm.machine.fold import fold, fold_all
 from decodelog.fsm.machine.state import Ending, State
 from decodelog.fsm.machine.states import Status, Trigger

@@ -16,8 +16,8 @@ from jobs import Live, call, decision, drawn, prompt_tokens, scores_of, selectio
 
 from decodelog.fsm.errors import BrokenInvariant, ReceiptConflict
 from decodelog.fsm.evidence.receipt import Alternative, Receipt, Selection, issue
-from decodelog.fsm.machine.events import DecisionMade, RequestAdmitted
 from decodelog.fsm.machine.commit import committed
+from decodelog.fsm.machine.events import DecisionMade, RequestAdmitted
 from decodelog.fsm.machine.fold import fold, fold_all
 from decodelog.fsm.machine.next_step import Step, next_step
 from decodelog.fsm.machine.state import State

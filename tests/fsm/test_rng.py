@@ -109,6 +109,31 @@ def test_the_rule_counter_v1_never_changes(row: str) -> None:
     assert unit_draw(algorithm, seed, choice, branch, step).hex() == draw
 
 
+# The same of domain 1.
+GOLDEN_APART = """
+philox4x32-10  42                0  0  0  0x1.021cd824c03f0p-3
+splitmix64     42                0  0  0  0x1.de8ae0de94d65p-1
+"""
+
+
+@pytest.mark.contract("POL-5")
+@pytest.mark.parametrize("row", GOLDEN_APART.strip().splitlines())
+def test_the_rule_of_another_domain_never_changes_either(row: str) -> None:
+    algorithm, *address, draw = row.split()
+    seed, choice, branch, step = map(int, address)
+    assert unit_draw(algorithm, seed, choice, branch, step, 1).hex() == draw
+
+
+@pytest.mark.contract("POL-5", "POL-7")
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_draw_of_one_domain_is_one_of_another(algorithm: str) -> None:
+    seeds, choices, branches, steps = np.meshgrid([0, 1, 2**53 - 1], range(4), [0], range(64), indexing="ij")
+    each = [unit_draws(algorithm, seeds, choices, branches, steps, domain) for domain in range(4)]
+    draws = np.concatenate(each)
+    assert len(np.unique(draws)) == draws.size
+    assert unit_draw(algorithm, 1, 3, 0, 9, 2) == each[2][1, 3, 0, 9]
+
+
 @pytest.mark.contract("POL-5", "POL-7")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @given(rows=st.lists(st.tuples(SEED, WORD32, WORD32, WORD32), min_size=1, max_size=8))

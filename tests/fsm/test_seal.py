@@ -16,10 +16,11 @@ from decodelog.fsm.errors import LimitExceeded, NotAdmissible, SchemaViolation
 from decodelog.fsm.limits import CONTEXT_TOKENS_MAX
 from decodelog.fsm.request.admission import check
 from decodelog.fsm.request.artifact import ArtifactFacts
-from decodelog.fsm.request.draft import Draft, draft_from
+from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.envelope import Envelope, admit, admitted, first_difference
 from decodelog.fsm.request.seal import seal
-from decodelog.fsm.request.transforms import SEALED_ORDER, ForcedTokens, Grammar, LogitBias
+from decodelog.fsm.request.transforms import SEALED_ORDER, ForcedTokens, Grammar
+from decodelog.fsm.request.transforms.edits import LogitBias
 
 
 class ByteText:
@@ -83,6 +84,13 @@ MEANINGS = """
 {"no_repeat_ngram_size": 1}                      | greedy no_repeat_ngram=1,both
 {"banned_token_ids": [9, 3]}                     | greedy banned_tokens=(3, 9)
 {"allowed_token_ids": [9, 3]}                    | greedy allowed_tokens=(3, 9)
+{"xtc_probability": 0, "xtc_threshold": 0.3}     | greedy
+{"xtc_threshold": 0.3}                           | sample temperature=1.0 xtc=0.5,0.3
+{"xtc_probability": 1, "top_k": 9}               | sample temperature=1.0 top_k=9 xtc=1.0,0.1
+{"temperature": 0, "xtc_probability": 1}         | greedy
+{"dry_multiplier": 0, "dry_base": 3}             | greedy
+{"dry_base": 3}                                  | greedy dry=0.8,3.0,2,2048,(10, 34, 42, 58)
+{"dry_multiplier": 2, "dry_range": 9, "dry_sequence_breakers": ["xy", "zy"]} | greedy dry=2.0,1.75,2,9,(121,)
 """
 
 
@@ -97,32 +105,33 @@ def test_sampling_flags_have_one_declared_meaning(row: str) -> None:
 
 @pytest.mark.contract("ENV-7", "POL-2")
 def test_the_transforms_of_a_draft_are_sealed_in_the_declared_order() -> None:
-    flags = {
+    flags: dict[str, Any] = {
+        "xtc_threshold": 0.2,
         "typical_p": 0.9,
         "min_p": 0.1,
         "top_p": 0.9,
         "top_k": 9,
         "temperature": 0.7,
+        "own_transforms": [{"name": "mine", "version": 1, "sha256": "ab" * 32}],
         "forced_tokens": [{"step": 3, "token_id": 8}, {"step": 1, "token_id": 9}],
         "allowed_token_ids": [9, 8],
         "banned_token_ids": [7],
         "no_repeat_ngram_size": 3,
+        "dry_multiplier": 0.5,
         "presence_penalty": 0.5,
         "frequency_penalty": 0.5,
         "repetition_penalty": 1.1,
         "logit_bias": [{"token_id": 9, "bias": 2}, {"token_id": 8, "bias": -1}],
     }
     policy = sealed({"prompt": "ab", "max_new_tokens": 9, **flags}).policy
-    declared = (Draft.__doc__ or "").split("library:")[1].split(". min_new_tokens")[0]
-    assert [entry.kind for entry in policy.transforms] == declared.replace("\n", " ").replace(",", " ").split()
     assert tuple(map(type, policy.transforms)) == SEALED_ORDER[1:]
-    bias, forced = policy.transforms[0], policy.transforms[7]
+    bias, forced = policy.transforms[0], policy.transforms[8]
     assert isinstance(bias, LogitBias)
     assert isinstance(forced, ForcedTokens)
     assert [(each.token_id, each.bias) for each in bias.biases] == [(8, -1), (9, 2)]
     assert [(each.step, each.token_id) for each in forced.tokens] == [(1, 9), (3, 8)]
     cold = sealed({"prompt": "ab", "max_new_tokens": 9, **flags, "temperature": 0}).policy
-    assert (cold.family, cold.transforms) == ("greedy", policy.transforms[:8])
+    assert (cold.family, cold.transforms) == ("greedy", policy.transforms[:10])
 
 
 @pytest.mark.contract("ENV-7", "POL-5")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,24 +11,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decodelog.fsm.evidence.receipt import Selection
-from decodelog.runtime.policy import transforms
 from decodelog.runtime.policy.decide import decide
-from decodelog.runtime.policy.edits import Beside, edit
+from decodelog.runtime.policy.edits import edit
 from decodelog.runtime.policy.history import History
-from decodelog.runtime.policy.kinds import Cut, MinP, Temperature, TopK, TopP, Transform, TypicalP
+from decodelog.runtime.policy.kinds import Beside, Cut, Edit
+from decodelog.runtime.policy.kinds import Kind as Transform
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
 from decodelog.runtime.policy.select import settle
 
 GREEDY = Plan("greedy")
-APPLY = {
-    Temperature: transforms.temperature,
-    TopK: transforms.top_k,
-    TopP: transforms.top_p,
-    MinP: transforms.min_p,
-    TypicalP: transforms.typical_p,
-}
-
 shapes = st.tuples(st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 300))
 tied_rows = st.lists(st.sampled_from([-1.0, -0.0, 0.0, 0.5, 2.0, 2.0]), min_size=1, max_size=40)
 units = st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2**-53, 0.5]))
@@ -60,11 +52,12 @@ def one(
     unit: float | None = None,
     prompt: list[int] | None = None,
     output: list[int] | None = None,
+    noise: Mapping[int, float] | None = None,
 ) -> Selection:
     """Decide one row that has no fault, after the tokens of prompt and output."""
     values = row if isinstance(row, Tensor) else torch.tensor(row)
     past = past_of(plan, prompt or [], output or [])
-    (selection,) = decide(logits(values[None]), [plan], [unit], pasts=[past])
+    (selection,) = decide(logits(values[None]), [plan], [unit], pasts=[past], noises=[noise])
     assert isinstance(selection, Selection)
     return selection
 
@@ -98,14 +91,20 @@ def random_rows(seed: int, count: int, size: int, spread: float = 3.0) -> Tensor
     return torch.from_numpy(rows.astype(np.float32))
 
 
-def processed(rows: Tensor, *plan: Transform, pasts: list[History | None] | None = None) -> Tensor:
-    """[B, V] float64 log-probabilities after the transforms, -inf where removed: all rows with the same numbers."""
+def processed(
+    rows: Tensor, *plan: Transform, pasts: list[History | None] | None = None, units: Sequence[float] = ()
+) -> Tensor:
+    """[B, V] float64 log-probabilities after the transforms, -inf where removed: all rows with the same numbers.
+
+    units  the draws that a transform takes
+    """
     scores = logits(rows)
     for transform in plan:
         if isinstance(transform, Cut):
-            numbers = torch.full((len(rows), 1), float(transform.value), dtype=torch.float64)
-            scores = APPLY[type(transform)](scores, numbers)
-        else:
+            numbers = (*transform.numbers, *(units if transform.domain else ()))
+            columns = [torch.full((len(rows), 1), number, dtype=torch.float64) for number in numbers]
+            scores = transform.kernel([transform])(scores, *columns)
+        elif isinstance(transform, Edit):
             beside = [Beside(past) for past in pasts or [None] * len(rows)]
             scores = edit(scores, [[transform] * len(rows)], beside)
     scores = settle(scores)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from score_rows import GREEDY, chosen, interval, logits, one, processed, random_rows, shapes, units
 
 from decodelog.fsm.errors import WrongDraw
+from decodelog.runtime.policy.cuts import Temperature, TopK
 from decodelog.runtime.policy.decide import decide
-from decodelog.runtime.policy.kinds import Temperature, TopK
 from decodelog.runtime.policy.plan import Plan
 
 # ---- the draw --------------------------------------------------------------------------------------------------------

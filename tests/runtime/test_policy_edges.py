@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import transformers
-from pydantic import TypeAdapter
+from policy_edges import transform_of
 from score_rows import one
 
-from decodelog.fsm.request.edges import EDGES, Edge, Effect
-from decodelog.fsm.request.transforms import SEALED_ORDER, Transform
+from decodelog.fsm.request.edges import EDGES, Edge
+from decodelog.fsm.request.transforms import SEALED_ORDER
+from decodelog.fsm.request.transforms.definition import Effect
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.plans import kernel_of
 
 ROW = [1.0, 4.0, 2.0, 3.0, 4.0]
 TEXT: dict[str, Any] = {"prompt": [1, 3], "output": [3, 0, 1]}
 UNITS = (0.01, 0.4, 0.7, 0.99)
-
-
-def transform_of(edge: Edge) -> Any:
-    scope = {"scope": "both"} if edge.kind.endswith(("_penalty", "_ngram")) else {}
-    number = int(edge.value) if edge.kind in ("top_k", "no_repeat_ngram") else edge.value
-    biases = [{"token_id": 3, "bias": number}]
-    kind = next(each for each in SEALED_ORDER if get_args(each.model_fields["kind"].annotation)[0] == edge.kind)
-    (name,) = kind.model_fields.keys() - {"kind", "scope"}
-    fields = {"kind": edge.kind, name: biases if edge.kind == "logit_bias" else number, **scope}
-    return TypeAdapter(Transform).validate_python(fields)
 
 
 def most_typical() -> int:
@@ -43,7 +34,7 @@ def most_typical() -> int:
 )
 def test_each_numeric_edge_does_what_the_table_says(edge: Edge) -> None:
     plan = Plan("sample", (kernel_of(transform_of(edge)),))
-    chosen = [one(ROW, plan, unit, **TEXT) for unit in UNITS]
+    chosen = [one(ROW, plan, unit, **TEXT, noise=dict.fromkeys(plan.domains, 0.0)) for unit in UNITS]
     tokens, support = {each.token for each in chosen}, chosen[0].support
     if edge.sealed is Effect.OFF:
         assert chosen == [one(ROW, Plan("sample"), unit) for unit in UNITS]
@@ -53,6 +44,10 @@ def test_each_numeric_edge_does_what_the_table_says(edge: Edge) -> None:
         assert (tokens, support) == ({1, 4}, 2)
     elif edge.sealed is Effect.MOST_TYPICAL:
         assert (tokens, support) == ({most_typical()}, 1)
+    elif edge.sealed is Effect.LEAST_OF_TOP:
+        assert (tokens, support) == ({0, 3}, 3)
+    elif edge.sealed is Effect.LEAST:
+        assert (tokens, support) == ({0}, 1)
     elif edge.sealed is Effect.NONE_TWICE:
         assert (tokens, support) == ({2, 4}, 2)
     else:

@@ -14,34 +14,32 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from score_rows import chosen, logits, past_of, random_rows
 
+from decodelog.fsm.request.transforms.edits import Scope
+from decodelog.runtime.policy.cuts import MinP, Temperature, TopK, TopP, TypicalP, Xtc
 from decodelog.runtime.policy.decide import decide, row_facts
-from decodelog.runtime.policy.edits import Beside
-from decodelog.runtime.policy.group import group_rows
-from decodelog.runtime.policy.history import History
-from decodelog.runtime.policy.kinds import (
+from decodelog.runtime.policy.edits import (
     AllowedTokens,
     BannedTokens,
+    Dry,
     ForcedTokens,
     FrequencyPenalty,
     LogitBias,
     MinNewTokens,
-    MinP,
     NoRepeatNgram,
     PresencePenalty,
     RepetitionPenalty,
-    Scope,
-    Temperature,
-    TopK,
-    TopP,
-    TypicalP,
 )
+from decodelog.runtime.policy.group import group_rows
+from decodelog.runtime.policy.history import Counts, Followers, History, Repeats
+from decodelog.runtime.policy.kinds import Beside
 from decodelog.runtime.policy.plan import Plan
 
 SCOPES: tuple[Scope, ...] = ("prompt", "output", "both")
 LOOKS_BACK = Plan(
     "greedy",
     tuple(FrequencyPenalty(0.5, scope) for scope in SCOPES)
-    + tuple(NoRepeatNgram(size, scope) for size in (1, 2, 3) for scope in SCOPES),
+    + tuple(NoRepeatNgram(size, scope) for size in (1, 2, 3) for scope in SCOPES)
+    + (Dry(0.8, 1.75, 1, 8, (3,)),),
 )
 texts = st.lists(st.integers(0, 7), max_size=40)
 
@@ -49,9 +47,11 @@ texts = st.lists(st.integers(0, 7), max_size=40)
 def facts(past: History | None) -> Any:
     """All that a history says."""
     assert past is not None
-    counts = {scope: sorted(zip(*(part.tolist() for part in past.seen(scope)), strict=True)) for scope in SCOPES}
-    after = {(size, scope): sorted(past.completions(size, scope).tolist()) for size in (1, 2, 3) for scope in SCOPES}
-    return past.output, counts, after
+    seen = {scope: past.memory(Counts, scope).seen() for scope in SCOPES}
+    counts = {scope: sorted(zip(*(part.tolist() for part in parts), strict=True)) for scope, parts in seen.items()}
+    after = {(size, scope): sorted(past.memory(Followers, size, scope).now()) for size in (2, 3) for scope in SCOPES}
+    repeats = [part.tolist() for part in past.memory(Repeats, 8, (3,)).longest(1)]
+    return past.output, counts, after, repeats
 
 
 @pytest.mark.contract("POL-2", "RES-4")
@@ -65,7 +65,7 @@ def test_a_history_is_a_function_of_the_tokens_however_they_came(
     stepwise.follow(*output[stepwise.output :])
     assert facts(stepwise) == facts(past_of(LOOKS_BACK, prompt, output))
     for scope, tokens in zip(SCOPES, (prompt, output, prompt + output), strict=True):
-        ids, counts = stepwise.seen(scope)
+        ids, counts = stepwise.memory(Counts, scope).seen()
         assert dict(zip(ids.tolist(), counts.tolist(), strict=True)) == {each: tokens.count(each) for each in tokens}
 
 
@@ -79,10 +79,10 @@ def test_a_plan_that_does_not_look_back_has_no_history() -> None:
 def test_many_different_tokens_are_all_remembered() -> None:
     past = past_of(LOOKS_BACK, list(range(1000)), list(range(500, 5000)))
     assert past is not None
-    ids, counts = past.seen("both")
+    ids, counts = past.memory(Counts, "both").seen()
     assert len(ids) == 5000
     assert counts.sum() == 5500
-    assert past.completions(2, "both").tolist() == []
+    assert past.memory(Followers, 2, "both").now().tolist() == []
 
 
 @pytest.mark.contract("POL-2")
@@ -126,9 +126,11 @@ def plans_over(size: int) -> SearchStrategy[Plan]:
                 st.builds(TopP, st.sampled_from([0.0, 0.7, 1.0])),
                 st.builds(MinP, st.sampled_from([0.0, 0.1])),
                 st.builds(TypicalP, st.sampled_from([0.0, 0.6])),
+                st.builds(Xtc, st.just(0.5), st.sampled_from([0.0, 0.01, 0.2])),
                 st.builds(RepetitionPenalty, st.sampled_from([0.5, 1.0, 1.3]), scopes),
                 st.builds(FrequencyPenalty, st.sampled_from([-0.5, 0.7]), scopes),
                 st.builds(PresencePenalty, st.sampled_from([0.0, 0.7]), scopes),
+                st.builds(Dry, st.just(0.8), st.just(1.75), st.integers(1, 3), st.just(9), st.just((2,))),
                 st.builds(NoRepeatNgram, st.integers(1, 3), scopes),
                 st.builds(LogitBias, st.dictionaries(token, st.floats(-3, 3), max_size=3).map(lambda d: (*d.items(),))),
                 st.builds(AllowedTokens, ids),
@@ -160,9 +162,10 @@ def test_a_row_with_a_past_is_the_same_alone_and_in_any_batch(size: int, data: s
     batch = data.draw(st.lists(plans_over(size), min_size=count, max_size=count))
     pasts = [past_of(plan, data.draw(st.lists(token)), data.draw(st.lists(token))) for plan in batch]
     noise = [data.draw(st.floats(0, 1, exclude_max=True)) if plan.stochastic else None for plan in batch]
-    together = told(decide(logits(rows), batch, noise, pasts=pasts))
+    coins = [{1: data.draw(st.floats(0, 1, exclude_max=True))} for _ in batch]
+    together = told(decide(logits(rows), batch, noise, pasts=pasts, noises=coins))
     for row in range(count):
-        alone = decide(logits(rows[[row]]), [batch[row]], [noise[row]], pasts=[pasts[row]])
+        alone = decide(logits(rows[[row]]), [batch[row]], [noise[row]], pasts=[pasts[row]], noises=[coins[row]])
         assert told(alone) == [together[row]]
     order = data.draw(st.permutations(range(count)))
     mixed = decide(
@@ -170,6 +173,7 @@ def test_a_row_with_a_past_is_the_same_alone_and_in_any_batch(size: int, data: s
         [batch[row] for row in order],
         [noise[row] for row in order],
         pasts=[pasts[row] for row in order],
+        noises=[coins[row] for row in order],
     )
     assert told(mixed) == [together[row] for row in order]
 
@@ -184,7 +188,11 @@ def test_raw_values_move_with_no_setting_of_the_policy(
     raw = rows[0].double().log_softmax(-1)
     plan = Plan(plan.family, plan.transforms, 5)
     (selection,) = decide(
-        logits(rows), [plan], [unit if plan.stochastic else None], pasts=[past_of(plan, prompt, output)]
+        logits(rows),
+        [plan],
+        [unit if plan.stochastic else None],
+        pasts=[past_of(plan, prompt, output)],
+        noises=[{1: 1 - unit}],
     )
     (plain,) = chosen(decide(logits(rows), [Plan("greedy", (), 5)], [None]))
     if isinstance(selection, tuple):
@@ -206,6 +214,6 @@ def test_edits_read_nothing_back_before_the_one_transfer(
     """On the device without data any look at a value, or a size that depends on one, is an error."""
     scores = logits(torch.zeros(len(batch), 50, device="meta"))
     noise = [0.5 if plan.stochastic else None for plan in batch]
-    beside = [Beside(past_of(plan, prompt, output)) for plan in batch]
+    beside = [Beside(past_of(plan, prompt, output), noise={1: 0.3}) for plan in batch]
     for group in group_rows(tuple(batch), 50, torch.device("meta")):
         assert row_facts(scores, group, noise, beside).shape[0] == len(group.rows)

@@ -13,7 +13,7 @@ from decodelog.fsm.errors import NotAdmissible, SchemaViolation
 from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.machine.events import DecisionMade
 from decodelog.runtime.families.scripted.script import EOS
-from decodelog.runtime.policy.kinds import MinNewTokens
+from decodelog.runtime.policy.edits import MinNewTokens
 
 SEEDED: dict[str, Any] = {"seed": 11, "spread": 2.0, "period": 64}
 SHAPED: dict[str, Any] = {

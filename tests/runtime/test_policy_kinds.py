@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from decodelog.fsm.errors import WrongDraw, WrongScores
-from decodelog.runtime.policy import edits, select, transforms
+from decodelog.runtime.policy import cuts, edits, ranking, select
+from decodelog.runtime.policy.cuts import Xtc
 from decodelog.runtime.policy.decide import decide
-from decodelog.runtime.policy.edits import Beside, edit
-from decodelog.runtime.policy.kinds import BannedTokens, LogitBias, MaskedTokens, RepetitionPenalty
+from decodelog.runtime.policy.edits import BannedTokens, LogitBias, MaskedTokens, RepetitionPenalty, edit
+from decodelog.runtime.policy.kinds import Beside
 from decodelog.runtime.policy.plan import Family, Plan
 from decodelog.runtime.policy.scores import Logits, LogProbabilities, Probabilities, Scores, VocabularyAxis, require
 from decodelog.runtime.policy.select import best, draw, probabilities, settle
@@ -35,12 +36,13 @@ def of(kind: type[Any]) -> Any:
 
 Operation = Callable[[Any], object]
 TAKES: dict[str, tuple[type[Scores], Operation]] = {
-    "temperature": (Logits, lambda scores: transforms.temperature(scores, NUMBER)),
-    "top_k": (Logits, lambda scores: transforms.top_k(scores, NUMBER)),
-    "top_k with its largest": (Logits, lambda scores: transforms.top_k(scores, NUMBER, 1)),
-    "top_p": (Logits, lambda scores: transforms.top_p(scores, HALF)),
-    "min_p": (Logits, lambda scores: transforms.min_p(scores, HALF)),
-    "typical_p": (Logits, lambda scores: transforms.typical_p(scores, HALF)),
+    "temperature": (Logits, lambda scores: cuts.temperature(scores, NUMBER)),
+    "top_k": (Logits, lambda scores: cuts.top_k(scores, NUMBER)),
+    "top_k with its largest": (Logits, lambda scores: cuts.top_k(scores, NUMBER, 1)),
+    "top_p": (Logits, lambda scores: cuts.top_p(scores, HALF)),
+    "min_p": (Logits, lambda scores: cuts.min_p(scores, HALF)),
+    "typical_p": (Logits, lambda scores: cuts.typical_p(scores, HALF)),
+    "xtc": (Logits, lambda scores: cuts.xtc(scores, HALF, HALF, HALF)),
     "edit": (Logits, lambda scores: edit(scores, [[LogitBias(((0, 1.0),))]], [Beside()])),
     "edit that removes": (Logits, lambda scores: edit(scores, [[BannedTokens((1,))]], [Beside()])),
     "edit of nothing": (Logits, lambda scores: edit(scores, [], [Beside()])),
@@ -69,7 +71,7 @@ def test_an_operation_takes_its_own_kind_and_refuses_each_other(name: str, given
     assert f"{name.split()[0]} takes {kind.__name__} and was given {given.__name__}" in told
 
 
-@pytest.mark.parametrize("module", [transforms, edits, select])
+@pytest.mark.parametrize("module", [cuts, ranking, edits, select])
 def test_every_operation_over_scores_is_among_them(module: ModuleType) -> None:
     kinds = {kind.__name__ for kind in (Logits, LogProbabilities, Probabilities)}
     over_scores = {
@@ -107,6 +109,9 @@ def test_scores_over_another_vocabulary_are_refused_whatever_differs_of_it() -> 
         ([Plan("greedy", (MaskedTokens(),))], [None], {"masks": [np.ones(3, bool)]}),
         ([Plan("greedy", (MaskedTokens(),))], [None], {"masks": [np.ones((1, 2), bool)]}),
         ([Plan("greedy", (MaskedTokens(),))], [None], {"masks": [None]}),
+        ([GREEDY], [None], {"noises": []}),
+        ([Plan("sample", (Xtc(0.5, 0.1),))], [0.5], {"noises": [None]}),
+        ([Plan("sample", (Xtc(0.5, 0.1),))], [0.5], {"noises": [{2: 0.5}]}),
         ([Plan("greedy", (RepetitionPenalty(2.0, "both"),))], [None], {"pasts": [None]}),
     ],
 )
@@ -124,7 +129,7 @@ def test_rows_of_another_shape_are_refused(values: torch.Tensor) -> None:
 
 
 def test_rows_that_are_ranked_already_are_no_rows_of_a_model() -> None:
-    ranked = transforms.rank(of(Logits))
+    ranked = ranking.rank(of(Logits))
     with pytest.raises(WrongScores, match="ranked scores"):
         decide(ranked, [GREEDY], [None])
 

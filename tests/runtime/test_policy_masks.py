@@ -13,7 +13,7 @@ from score_rows import chosen
 
 from decodelog.fsm.errors import NonFiniteScores
 from decodelog.runtime.policy.decide import decide
-from decodelog.runtime.policy.kinds import MaskedTokens
+from decodelog.runtime.policy.edits import MaskedTokens
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
 

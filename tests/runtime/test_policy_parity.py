@@ -26,27 +26,24 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from decodelog.fsm.request.transforms.edits import Scope
+from decodelog.runtime.policy.cuts import MinP, Temperature, TopK, TopP, TypicalP
 from decodelog.runtime.policy.decide import decide
-from decodelog.runtime.policy.edits import Beside, edit
-from decodelog.runtime.policy.history import History
-from decodelog.runtime.policy.kinds import (
+from decodelog.runtime.policy.edits import (
     AllowedTokens,
     BannedTokens,
     ForcedTokens,
     FrequencyPenalty,
     LogitBias,
     MinNewTokens,
-    MinP,
     NoRepeatNgram,
     PresencePenalty,
     RepetitionPenalty,
-    Scope,
-    Temperature,
-    TopK,
-    TopP,
-    Transform,
-    TypicalP,
+    edit,
 )
+from decodelog.runtime.policy.history import History
+from decodelog.runtime.policy.kinds import Beside
+from decodelog.runtime.policy.kinds import Kind as Transform
 from decodelog.runtime.policy.plan import Plan
 
 INF = math.inf

@@ -159,7 +159,7 @@ class Drawn:
     def __init__(self) -> None:
         self._turns = Counter[str]()
 
-    def __call__(self, algorithm: str, seeds: Any, choices: Any, branch: Any, steps: Any) -> Any:
+    def __call__(self, algorithm: str, seeds: Any, choices: Any, branch: Any, steps: Any, domain: Any = 0) -> Any:
         self._turns[algorithm] += 1
         return np.modf(np.asarray(steps) * 0.37 + self._turns[algorithm] * 0.61)[0]
 

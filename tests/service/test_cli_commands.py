@@ -13,10 +13,11 @@ from commandline import TEXT, decodelog, jobs, script
 
 from decodelog.fsm.errors import DatabaseUnavailable, LostTenure
 from decodelog.fsm.request.draft import Draft, draft_from
+from decodelog.fsm.request.transforms import QUESTIONS
 from decodelog.service.cli import terminal
 from decodelog.service.cli.app import EXAMPLES
 from decodelog.service.cli.commands.worker import Watch
-from decodelog.service.cli.draft_flags import DraftFlags
+from decodelog.service.cli.draft_flags import DraftFlags, transform_flags
 from decodelog.service.streams.reading import transcript_of
 from decodelog.store.engine import open_store
 
@@ -255,25 +256,30 @@ def test_every_flag_of_the_policy_reaches_the_draft_under_its_name() -> None:
         "top_p": 0.9,
         "min_p": 0.1,
         "typical_p": 0.8,
+        "xtc_probability": 0.3,
+        "xtc_threshold": 0.2,
         "repetition_penalty": 1.1,
         "frequency_penalty": 0.2,
         "presence_penalty": -0.3,
+        "dry_multiplier": 0.7,
+        "dry_base": 1.5,
+        "dry_allowed_length": 3,
+        "dry_range": 100,
+        "dry_sequence_breakers": ["."],
         "no_repeat_ngram_size": 3,
-        "min_new_tokens": 2,
-        "seed": 4,
-        "logprobs": 5,
-        "ignore_eos": True,
-        "n": 3,
-    }
-    flags: dict[str, Any] = {"logit_bias": ["5=-1.5", "7=2"], "allowed_token_id": [5, 7], "banned_token_id": [9]}
-    told = {
-        "logit_bias": [{"token_id": 5, "bias": -1.5}, {"token_id": 7, "bias": 2}],
         "allowed_token_ids": [5, 7],
         "banned_token_ids": [9],
     }
-    made = DraftFlags("m", prompt="x", **numbers, **flags).draft()
-    assert made == draft_from({"prompt": "x", **numbers, **told})
-    named = {**numbers, **told}.keys()
+    pairs = {"logit_bias": ["5=-1.5", "7=2"], "forced_tokens": ["0=5"]}
+    told = {
+        "logit_bias": [{"token_id": 5, "bias": -1.5}, {"token_id": 7, "bias": 2}],
+        "forced_tokens": [{"step": 0, "token_id": 5}],
+    }
+    others: dict[str, Any] = {"min_new_tokens": 2, "seed": 4, "logprobs": 5, "ignore_eos": True, "n": 3}
+    assert {flag.name for flag in transform_flags()} == {*numbers, *told} == QUESTIONS.keys() - {"own_transforms"}
+    made = DraftFlags("m", prompt="x", transforms={**numbers, **pairs}, **others).draft()
+    assert made == draft_from({"prompt": "x", **numbers, **told, **others})
+    named = {**numbers, **told, **others}.keys()
     assert all(getattr(made, name) != getattr(Draft(prompt="x"), name) for name in named)
 
 

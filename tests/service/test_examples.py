@@ -63,6 +63,12 @@ def test_a_model_of_ones_own_is_checked_run_and_audited(tmp_path: Path) -> None:
     assert text.endswith(".\naudited by running it again: the same\n")
 
 
+def test_a_transform_of_ones_own_is_sealed_and_runs_again(tmp_path: Path) -> None:
+    text = run("own_transform.py", tmp_path)
+    assert "own: is fewer-neighbours, version 1, of the program that made the request" in text
+    assert text.endswith("run again, to the same bits: True\n")
+
+
 def test_many_requests_are_answered_in_order_and_read_the_second_time(tmp_path: Path) -> None:
     first = run("many_requests.py", tmp_path)
     assert [line.split()[0] for line in first.splitlines()] == ["q0", "q1", "q2", "q3"]

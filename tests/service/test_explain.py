@@ -17,12 +17,14 @@ from decodelog.fsm.evidence.receipt import Alternative, Selection
 from decodelog.fsm.evidence.rng import unit_draw
 from decodelog.fsm.machine.transition import CloseRequest, CompleteCall, IssueDecision, StartAttempt
 from decodelog.fsm.request.finish import FinishReason
-from decodelog.fsm.request.transforms import ForcedTokens, LogitBias, TopP, TypicalP
+from decodelog.fsm.request.transforms import ForcedTokens
+from decodelog.fsm.request.transforms.cuts import TopP, TypicalP
+from decodelog.fsm.request.transforms.edits import LogitBias
 from decodelog.runtime.loop.job import Job
 from decodelog.service.database import opened
 from decodelog.service.inspect.explain import decision_of, explained
 from decodelog.service.inspect.explain_text import told
-from decodelog.service.inspect.policy_text import Place, effects, removers
+from decodelog.service.inspect.policy_text import effects, removers
 
 
 @pytest.fixture
@@ -205,6 +207,22 @@ def test_each_transform_is_explained_for_the_chosen_token(db: str, short_model: 
     assert later[5].endswith("the chosen token: there: its score changed by -0.5")
 
 
+@pytest.mark.contract("POL-2", "POL-5")
+def test_a_repetition_and_a_draw_of_a_transform_are_told_from_the_log_alone(db: str, tmp_path: Path) -> None:
+    same = script(tmp_path / "same", script={"text": "x", "then": "repeat"})
+    flags = ("--dry-multiplier", 2, "--dry-base", 2, "--dry-allowed-length", 1, "--dry-sequence-breaker", "z")
+    job = job_of(db, same, *flags, "--xtc-probability", 0.5, "--seed", 5, "--max-new-tokens", 4, "--prompt", "ab")
+    told = [lines_of(db, job, step)["policy"] for step in range(4)]
+    draws = [unit_draw("philox4x32-10", 5, 0, 0, step, 1) for step in range(4)]
+    assert {draw < 0.5 for draw in draws} == {True, False}
+    for draw, (_, dry, _, xtc) in zip(draws, told, strict=True):
+        assert dry.startswith("dry: subtracts 2 * 2 ** (length - 1) where 1 tokens or more would repeat: here ")
+        assert f"its draw {draw:.9f} is {'' if draw < 0.5 else 'not '}below 0.5" in xtc
+    assert told[0][1].endswith("here nothing; the chosen token: unchanged")
+    assert told[2][1].endswith("here 2 from token 120 (1); the chosen token: its score changed by -2")
+    assert told[3][1].endswith("here 4 from token 120 (2); the chosen token: its score changed by -4")
+
+
 @pytest.mark.contract("POL-2", "OUT-3")
 @pytest.mark.parametrize(
     ("flags", "by", "step"),
@@ -306,12 +324,12 @@ def test_edges_and_long_lists_are_short_sentences(db: str, short_model: Path) ->
         }
     )
     object.__setattr__(spec, "envelope", spec.envelope.model_copy(update={"policy": policy}))
-    best, typical, bias, forced = effects(Place(spec, ()), 3)
+    best, typical, bias, forced = effects(spec, (), 3)
     assert best == {"kind": "top_p", "does": "keeps the best token alone", "chosen": None}
     assert typical["does"] == "keeps the most typical token alone"
     assert bias["does"].startswith("adds -1 to token 0, ")
     assert bias["does"].endswith("adds -1 to token 7 and 2 more")
     assert bias["chosen"] == "its score changed by -1"
-    assert (forced["does"], list(removers(Place(spec, ()), 3))) == ("forces nothing at this step", [])
-    assert effects(Place(spec, (9,)), 5)[3]["does"] == "keeps only token 5 at this step"
-    assert (list(removers(Place(spec, (9,)), 3)), list(removers(Place(spec, (9,)), 5))) == (["forced_tokens"], [])
+    assert (forced["does"], list(removers(spec, (), 3))) == ("forces nothing at this step", [])
+    assert effects(spec, (9,), 5)[3]["does"] == "keeps only token 5 at this step"
+    assert (list(removers(spec, (9,), 3)), list(removers(spec, (9,), 5))) == (["forced_tokens"], [])

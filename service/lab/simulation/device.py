@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nan
 
 from ....fsm.errors import NoFreeSlot, PreparedCacheChanged
-from ....runtime.families.session import Decode, Lane, Prefill, Ticket
+from ....runtime.families.session import Decode, Lane, Prefill
 from ....runtime.model.port import Model, ModelSession
 from .faults import Faults
 from .scheduler import Process, Scheduler
@@ -103,7 +104,7 @@ class Calls:
         for lane in list(self._lanes):
             self.release(lane)
 
-    def prepare(self, calls: Sequence[Prefill | Decode]) -> Ticket:
+    def prepare(self, calls: Sequence[Prefill | Decode]) -> Any:
         faults, jobs = self._faults, [call.lane.request for call in calls]
         took_ms = CALL_MS_MIN + int(faults.draws.random() * (CALL_MS_MAX - CALL_MS_MIN))
         self._scheduler.wait(self._process, None, took_ms)
@@ -116,7 +117,7 @@ class Calls:
         self._called[ticket.event] = jobs
         return ticket
 
-    def select(self, ticket: Ticket) -> Tensor:
+    def select(self, ticket: Any) -> Tensor:
         faults, jobs = self._faults, self._called.pop(ticket.event)
         if faults.left and faults.strike("call", 3.0):
             self._device_faults.failed.update(jobs)

@@ -31,6 +31,9 @@ from .machine import (
 from .artifact import (
     UnknownModel as UnknownModel,
     ModelNotFetched as ModelNotFetched,
+    ModelNotHere as ModelNotHere,
+    AmbiguousModel as AmbiguousModel,
+    CorruptModel as CorruptModel,
     FetchFailed as FetchFailed,
     UnwritableModels as UnwritableModels,
     BrokenArtifact as BrokenArtifact,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from ...fsm.request.admission import RuntimeFacts
 from ...fsm.request.artifact import ArtifactFacts
 from ...fsm.request.seal import TextPort
-from ..families.session import Decode, Lane, Prefill, Ticket
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..families.session import Decode, Lane, Prefill, Ticket
 
 
 class Text(TextPort, Protocol):
@@ -44,12 +46,8 @@ class Caller(Protocol):
         """ALL_NEW: advance every lane of the ticket; its score rows, [calls, vocabulary] float32."""
 
 
-class Model(Protocol):
-    """One artifact, loaded; any number of threads may share it.
-
-    session(width)  opens a session of the caller's own, for one thread, for jobs of that batch width: what it computes
-                    of a row depends on no other row. Errors: UnequalRows
-    """
+class Described(Protocol):
+    """What it takes of a model to seal requests for it: loaded, or as it is registered in a database."""
 
     @property
     def facts(self) -> ArtifactFacts: ...
@@ -58,10 +56,18 @@ class Model(Protocol):
     def runtime(self) -> RuntimeFacts: ...
 
     @property
-    def recorded(self) -> tuple[tuple[str, str], ...]: ...
+    def text(self) -> Text: ...
+
+
+class Model(Described, Protocol):
+    """One artifact, loaded; any number of threads may share it.
+
+    session(width)  opens a session of the caller's own, for one thread, for jobs of that batch width: what it computes
+                    of a row depends on no other row. Errors: UnequalRows
+    """
 
     @property
-    def text(self) -> Text: ...
+    def recorded(self) -> tuple[tuple[str, str], ...]: ...
 
     @property
     def lanes(self) -> int | None:

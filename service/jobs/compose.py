@@ -51,7 +51,7 @@ def new_worker(
     return Worker(
         name=new_worker_name(),
         store=store,
-        load=models.load,
+        load=lambda wanted: models.load(*wanted),
         admit=admit_job,
         clock=now_ms,
         sink=sink,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from ...fsm.errors import NotAdmissible, Problem
 from ...fsm.request.envelope import Envelope
-from .models import home, is_script, lasting_name
+from .models import home, lasting_name
+from .shelf import facts_at, is_script
 
 if TYPE_CHECKING:
     from ...fsm.request.artifact import ArtifactFacts
@@ -41,7 +42,7 @@ class Places:
             if (other := _difference(envelope, self._facts(self._given))) is not None:
                 raise NotAdmissible(f"artifact.{other}", f"{self._given} is another model than the file's job ran on")
             return self._given
-        from ...runtime.model.artifacts import RELEASES
+        from ...runtime.model.releases import RELEASES
 
         if named in RELEASES:
             return named
@@ -59,7 +60,8 @@ class Places:
 
                 self._found[name] = load_scripted(Path(name)).facts
             else:
-                from ...runtime.model.artifacts import find_model, load_facts
+                from ...runtime.model.artifacts import load_facts
+                from ...runtime.model.releases import find_model
 
                 self._found[name] = load_facts(find_model(name, home()))
         return self._found[name]

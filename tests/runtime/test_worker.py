@@ -18,7 +18,7 @@ from decodelog.fsm.errors import DatabaseLocked, LostTenure, Problem, UnknownMod
 from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.machine.events import CallCompleted
 from decodelog.fsm.machine.state import State
-from decodelog.fsm.ports import Command
+from decodelog.fsm.ports import Command, ModelRef
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.finish import FinishReason
@@ -256,8 +256,8 @@ def test_an_unknown_model_is_a_reason_too(store: AnyStore) -> None:
     job = admit(store, model())
     heard: dict[str, Problem] = {}
 
-    def load(name: str) -> NoReturn:
-        raise UnknownModel(name, [])
+    def load(wanted: ModelRef) -> NoReturn:
+        raise UnknownModel(wanted.name, [])
 
     made = Worker("worker-1", store, load, admit_job, wall_clock_ms, notice=heard.__setitem__, pace=FAST)
     made.run(drain=True)
@@ -359,7 +359,9 @@ def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store: AnyS
     for of in models.values():
         session = of.session(1)
         vars(session)["select"] = partial(slowly, session.select)
-    made = Worker("worker-1", store, models.__getitem__, admit_job, wall_clock_ms, pace=replace(FAST, inbox_ms=8))
+    made = Worker(
+        "worker-1", store, lambda wanted: models[wanted.name], admit_job, wall_clock_ms, pace=replace(FAST, inbox_ms=8)
+    )
     with running(made, drain=True) as thread:
         wait_for(lambda: all(store.row(job).output > 2 for job in jobs))
         for job in jobs:

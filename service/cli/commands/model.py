@@ -31,7 +31,7 @@ def fetch(name: Name, json: options.Json = False) -> None:
 @app.command("ls")
 def list_all(json: options.Json = False) -> None:
     """List the models that can be fetched, and where those that are here lie."""
-    from ....runtime.model.artifacts import list_models
+    from ....runtime.model.releases import list_models
 
     listings = list_models(home())
     if json:

@@ -13,7 +13,7 @@ COMMANDS: Final = {
     "database_fault": "`decodelog db check`",
     "database_not_durable": "`decodelog db check` shows its settings",
     "database_moved": "`decodelog audit --all` shows what is in the file that is there now",
-    "unknown_model": "`decodelog model fetch NAME` fetches one of those",
+    "unknown_model": "`decodelog model fetch NAME` fetches one of those, `decodelog model register DIR` registers one",
     "model_not_fetched": "`decodelog model fetch {name}`",
     "fetch_failed": "`decodelog model fetch {name}`",
     "child_failed": "`decodelog doctor`",

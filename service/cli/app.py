@@ -62,7 +62,7 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     fork.fork: ("decodelog fork 01a2 --at 12 --temperature 1.1 --seed 3",),
     run.resume: ("decodelog resume 01a2", "decodelog resume --all"),
     batch.batch: ("decodelog batch requests.jsonl answers.jsonl --model smollm2-135m-instruct --lanes 16",),
-    worker.worker: ("decodelog worker --drain --lanes 16",),
+    worker.worker: ("decodelog worker --drain --lanes 16", "decodelog worker --models /models --models ./checkpoint"),
     jobs.jobs: ("decodelog jobs --json",),
     jobs.show: ("decodelog show 01a2 --json",),
     jobs.cancel: ("decodelog cancel 01a2",),

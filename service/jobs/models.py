@@ -66,6 +66,11 @@ class Models:
         self._registered: dict[str, RegisteredModel] = {}
         self._shelf = Shelf([*folders, *shelves(), home / "models"])
 
+    def place(self, artifact: str) -> Path | None:
+        """Where the model with that digest lies, as far as its folders are known here. Errors: ExtraMissing."""
+        with extras_named():
+            return self._shelf.find(artifact)
+
     def look_in(self, folders: Sequence[Path]) -> None:
         """Look for models in these folders as well, from now on."""
         self._shelf.add(folders)
@@ -125,7 +130,7 @@ class Models:
             problem.__cause__ = error
         except (BrokenArtifact, ContradictoryModel, UnsupportedModel) as error:
             problem = error
-        directory = self._shelf.find(artifact)
+        directory = self.place(artifact)
         if directory is None:
             raise problem
         return self._read(str(directory))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...fsm.errors import NotAdmissible, Problem
 from ...fsm.request.envelope import Envelope
 from .models import home, lasting_name
-from .shelf import facts_at, is_script
+from .shelf import is_script
 
 if TYPE_CHECKING:
     from ...fsm.request.artifact import ArtifactFacts

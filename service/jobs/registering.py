@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...fsm.errors import SchemaViolation, UnknownModel, UnsupportedModel
-from ...fsm.limits import MODEL_NAME_CHARACTERS_MAX, NAME_CHARACTERS_MAX
+from ...fsm.limits import NAME_CHARACTERS_MAX
 from ...fsm.request.draft import Draft
 from ...fsm.request.names import check_model_name
 from ...fsm.request.registration import Registered, Registration, Registry
@@ -17,8 +17,6 @@ from .shelf import is_script
 if TYPE_CHECKING:
     from ...fsm.request.artifact import ArtifactFacts
     from ...runtime.model.port import Described
-
-DIGEST_CHARACTERS = 64
 
 
 class Known(NamedTuple):
@@ -83,9 +81,8 @@ def describe(registry: Registry, models: Models, given: str) -> tuple[Described,
     Errors: UnknownModel, with the names that are known; ModelNotFetched, CorruptModel, and those of `Models.load`.
     """
     name = models.lasting_name(given)
-    if models.has_own(given) or name != given or len(given) > MODEL_NAME_CHARACTERS_MAX or not given.isprintable():
-        return models.load(name), name
-    if (found := registry.registered(given)) is not None:
+    is_word = name == given and given.isprintable() and len(given) <= NAME_CHARACTERS_MAX
+    if is_word and not models.has_own(given) and (found := registry.registered(given)) is not None:
         return models.registered(registry, found.registration), given
     try:
         return models.load(name), name
@@ -96,7 +93,8 @@ def describe(registry: Registry, models: Models, given: str) -> tuple[Described,
 
 def ignored_defaults(facts: ArtifactFacts, draft: Draft) -> dict[str, str]:
     """How generation_config.json would have this request sampled, where the request itself does not say."""
-    return {name: value for name, value in facts.defaults if name not in draft.model_fields_set}
+    said = draft.model_fields_set | ({"do_sample"} if "temperature" in draft.model_fields_set else set())
+    return {name: value for name, value in facts.defaults if name not in said}
 
 
 def told_defaults(ignored: dict[str, str]) -> str:

@@ -300,6 +300,12 @@ class Leases(Protocol):
         """Whether there is a live job, leased or not, of `jobs` (None: of all), not in `exclude`, and not of a model in
         `barred`; cheap to ask."""
 
+    def note_missing(self, model: ModelRef, worker: str | None) -> None:
+        """Note for listings that `worker` has looked for a model in vain; with None, that a worker has it."""
+
+    def missing(self) -> dict[ModelRef, str]:
+        """The models that nobody has found since a worker looked for them in vain, with that worker's name."""
+
 
 def refused(finish: str) -> str:
     """The outcome of a command that came after the end of its job."""

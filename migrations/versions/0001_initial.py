@@ -140,6 +140,13 @@ def models() -> None:
         sa.PrimaryKeyConstraint("name", name=op.f("pk_model_names")),
     )
     op.create_table(
+        "missing_models",
+        sa.Column("model", sa.Text(), nullable=False),
+        sa.Column("artifact", sa.Text(), nullable=False),
+        sa.Column("worker", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("model", "artifact", name=op.f("pk_missing_models")),
+    )
+    op.create_table(
         "model_files",
         sa.Column("sha256", sa.Text(), nullable=False),
         sa.Column("content", sa.LargeBinary(), nullable=False),

@@ -1,16 +1,18 @@
-"""Registered models in a database: what clients seal requests for, and workers know by its digest."""
+"""Models in a database: what clients seal requests for, by its digest, and which of them workers do not find."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, and_, func, insert, or_, select, update
+from sqlalchemy import Column, ColumnElement, and_, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from ...fsm.errors import AmbiguousModel, DatabaseLocked
 from ...fsm.limits import TOKENIZER_BYTES_MAX
+from ...fsm.ports import ModelRef
 from ...fsm.request.registration import (
     Registered,
     Registration,
@@ -20,7 +22,7 @@ from ...fsm.request.registration import (
     text_files_of,
 )
 from ..database.connection import Database
-from ..database.tables import model_files, model_names, models
+from ..database.tables import missing_models, model_files, model_names, models
 
 TRIES = 3
 BEGINNING: Final = re.compile(r"[0-9a-f]{8,64}")
@@ -63,6 +65,23 @@ class DatabaseModels:
             except IntegrityError:
                 continue  # another process has just made it
         raise DatabaseLocked(self._database.name, f"others register {of} at the same time")
+
+    def note_missing(self, model: ModelRef, worker: str | None) -> None:
+        noted = self.missing().get(model)
+        if noted == worker:
+            return
+        of = tuple_(missing_models.c.model, missing_models.c.artifact).in_([model])
+        with self._database.transaction() as connection:
+            connection.execute(delete(missing_models).where(of))
+            if worker is not None:
+                with suppress(IntegrityError), connection.begin_nested():  # else another one has just noted it
+                    values = {"model": model.name, "artifact": model.artifact, "worker": worker}
+                    connection.execute(insert(missing_models).values(values))
+
+    def missing(self) -> dict[ModelRef, str]:
+        with self._database.single() as connection:
+            rows = connection.execute(select(missing_models)).all()
+        return {ModelRef(row.model, row.artifact): row.worker for row in rows}
 
     def registered(self, wanted: str) -> Registered | None:
         named = select(model_names.c.artifact).where(model_names.c.name == wanted).scalar_subquery()

@@ -151,6 +151,14 @@ model_names = Table(
     Column("artifact", Text, ForeignKey("models.artifact"), nullable=False),
 )
 
+missing_models = Table(
+    "missing_models",
+    metadata,
+    Column("model", Text, primary_key=True),
+    Column("artifact", Text, primary_key=True),
+    Column("worker", Text, nullable=False),  # that has looked for it in vain
+)
+
 model_files = Table(
     "model_files",
     metadata,

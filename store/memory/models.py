@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import RLock
 
 from ...fsm.errors import AmbiguousModel
-from ...fsm.ports import Clock
+from ...fsm.ports import Clock, ModelRef
 from ...fsm.request.registration import Registered, Registration, TextFiles, text_files_of
 from ..coordination.models import BEGINNING
 
@@ -18,6 +18,7 @@ class MemoryModels:
         self._models: dict[str, tuple[Registration, int]] = {}
         self._names: dict[str, str] = {}
         self._files: dict[str, bytes] = {}
+        self._missing: dict[ModelRef, str] = {}
 
     def register(self, model: Registration, files: TextFiles, name: str | None = None) -> str | None:
         with self._lock:
@@ -28,6 +29,16 @@ class MemoryModels:
                 return None
             before, self._names[name] = self._names.get(name), model.artifact
             return before if before != model.artifact else None
+
+    def note_missing(self, model: ModelRef, worker: str | None) -> None:
+        with self._lock:
+            self._missing.pop(model, None)
+            if worker is not None:
+                self._missing[model] = worker
+
+    def missing(self) -> dict[ModelRef, str]:
+        with self._lock:
+            return dict(self._missing)
 
     def registered(self, wanted: str) -> Registered | None:
         with self._lock:

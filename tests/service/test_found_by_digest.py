@@ -70,9 +70,15 @@ def test_a_worker_without_the_model_says_so_once_and_ends(
     assert [row.finish for row in rows] == [None, None, "eos"]
     assert [(row.owner, row.stalled) for row in rows[:2]] == [(None, 0), (None, 0)]
     assert rows[0].fence <= 2, "it was claimed again and again"
+    listed = decodelog("jobs", "--json", db=sqlite_url).json
+    assert [each["model_missed_by"] is not None for each in listed] == [True, True, False]
+    assert decodelog("jobs", db=sqlite_url).stdout.count("ADMITTED (no worker has its model)") == 2
+    assert "start one with --models DIR" in decodelog("show", rows[1].job, db=sqlite_url).stdout
     refused = decodelog("resume", rows[0].job, db=sqlite_url)
     assert refused.code == 2
     assert "error[model_not_here]" in refused.stderr
+    decodelog("resume", rows[0].job, "--models", moved, db=sqlite_url)
+    assert "no worker has its model" not in decodelog("jobs", db=sqlite_url).stdout
 
 
 @pytest.mark.contract("ENV-9", "API-1")

@@ -185,6 +185,12 @@ class Connection:
     ) -> bool:
         return self._do("waiting", lambda: self._store.waiting(jobs, exclude, barred))
 
+    def note_missing(self, model: ModelRef, worker: str | None) -> None:
+        self._do("note", lambda: self._store.note_missing(model, worker))
+
+    def missing(self) -> dict[ModelRef, str]:
+        return self._do("missing", self._store.missing)
+
     # ---- the inbox ----
 
     def post(self, command: Command) -> bool:

@@ -90,7 +90,8 @@ class Models:
                     model = self._find(name, artifact)
                 with self._lock:
                     model = self._found.setdefault(model.facts.artifact, model)
-                    self._loaded[name] = model
+                    if not artifact:  # else it may lie elsewhere, and another one under the name
+                        self._loaded[name] = model
                 set_aside()
             return model
 

@@ -2,7 +2,7 @@
 
 What a file names is taken where it is a model that can be fetched, or a folder with just the files that the request is
 bound to, which belongs to this user or to root, and which not everybody may write to. Else the job is brought back
-under the hash of its checkpoint, which finds nothing until somebody says where the model lies.
+under the hash of its checkpoint: a worker finds its model by the artifact's digest, or somebody says where it lies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...fsm.errors import NotAdmissible, Problem
 from ...fsm.request.envelope import Envelope
 from .models import home, lasting_name
-from .shelf import is_script
+from .shelf import facts_at, is_script
 
 if TYPE_CHECKING:
     from ...fsm.request.artifact import ArtifactFacts
@@ -55,15 +55,9 @@ class Places:
 
     def _facts(self, name: str) -> ArtifactFacts:
         if name not in self._found:
-            if is_script(name):
-                from ...runtime.families.scripted.model import load_scripted
+            from ...runtime.model.releases import find_model
 
-                self._found[name] = load_scripted(Path(name)).facts
-            else:
-                from ...runtime.model.artifacts import load_facts
-                from ...runtime.model.releases import find_model
-
-                self._found[name] = load_facts(find_model(name, home()))
+            self._found[name] = facts_at(Path(name) if is_script(name) else find_model(name, home()))
         return self._found[name]
 
 

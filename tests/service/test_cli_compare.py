@@ -185,7 +185,7 @@ def test_a_job_that_cannot_be_run_again_is_named_and_the_others_are_run(tmp_path
     told = decodelog("audit", "--reexecute", "--json", db=url)
     assert (told.code, told.json["faults"]) == (1, alone.json["faults"])
     assert [(each["job"], each["code"]) for each in told.json["not_run"]] == [
-        (names[1], "unknown_model"), (names[2], "not_admissible"),
+        (names[1], "model_not_here"), (names[2], "model_not_here"),
     ]  # fmt: skip
     lines = decodelog("audit", "--reexecute", db=url).stdout.splitlines()
     assert any(line.startswith(f"{names[2]} could not be run again: ") for line in lines)

@@ -131,6 +131,11 @@ def test_threads_that_ask_for_one_model_at_once_share_it(
     assert len(got) == 4
     assert len({id(model) for model in got}) == 1
     assert models.load("another name", got[0].facts.artifact) is got[0]
+    short_model.rename(tmp_path / "moved")
+    script(short_model, script={"text": "In its place."})
+    fresh = Models(tmp_path, lanes=1, folders=[tmp_path])
+    moved = fresh.load(str(short_model), got[0].facts.artifact)
+    assert fresh.load(str(short_model)).facts.artifact != moved.facts.artifact == got[0].facts.artifact
 
 
 # ---- model ls, model show ------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ COMMANDS: Final = {
     "database_moved": "`decodelog audit --all` shows what is in the file that is there now",
     "unknown_model": "`decodelog model fetch NAME` fetches one of those, `decodelog model register DIR` registers one",
     "model_not_fetched": "`decodelog model fetch {name}`",
+    "model_not_here": "`decodelog worker --models DIR`, or `decodelog resume --models DIR`",
+    "corrupt_model": "`decodelog model register DIR`",
     "fetch_failed": "`decodelog model fetch {name}`",
     "child_failed": "`decodelog doctor`",
     "not_an_export": "`decodelog export` and `decodelog snapshot` write such files",

@@ -58,7 +58,10 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
         "decodelog run --model ./checkpoint --prompt 'Once' --temperature 0.8 --seed 7 --json",
         "decodelog run --model smollm2-135m-instruct --prompt 'Once' --temperature 0.8 --n 3 --batch-width 3",
     ),
-    run.submit: ("decodelog submit --model smollm2-135m-instruct --chat chat.json --idempotency-key order-17",),
+    run.submit: (
+        "decodelog submit --model smollm2-135m-instruct --chat chat.json --idempotency-key order-17",
+        "decodelog submit --model registered --user 'Name three rivers.'",
+    ),
     fork.fork: ("decodelog fork 01a2 --at 12 --temperature 1.1 --seed 3",),
     run.resume: ("decodelog resume 01a2", "decodelog resume --all"),
     batch.batch: ("decodelog batch requests.jsonl answers.jsonl --model smollm2-135m-instruct --lanes 16",),

@@ -172,7 +172,9 @@ def test_an_audit_runs_the_model_over_the_logs_again_and_names_the_first_level_t
 @pytest.mark.contract("LOG-3", "ENV-9")
 def test_a_job_that_cannot_be_run_again_is_named_and_the_others_are_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    models = [script(tmp_path / name, script={"text": TEXT}) for name in ("kept", "gone", "changed", "whole")]
+    models = [
+        script(tmp_path / name, script={"text": f"{name} {TEXT}"}) for name in ("kept", "gone", "changed", "whole")
+    ]
     asked = ("--prompt", "Go", "--max-new-tokens", 4, "--json")
     damaged, *names = (decodelog("run", "--model", of, *asked, db=url).json["job"] for of in (models[0], *models))
     with sqlite3.connect(tmp_path / "jobs.db") as connection:

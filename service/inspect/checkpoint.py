@@ -66,9 +66,10 @@ def _network(directory: Path, facts: ArtifactFacts) -> Facts:
     """The network's sizes, once its tokenizer and every tensor were read. Errors: those of loading it."""
     from ...runtime.families.decoder.config import read_config
     from ...runtime.families.decoder.model import load_decoder
+    from ...runtime.families.decoder.weights import count_parameters
     from ...runtime.text.tokenizer import load_text
 
     load_text(directory, facts.vocabulary_size)
     decoder = load_decoder(directory, device="meta")
     sizes = asdict(read_config(directory)) | {"rope": str(decoder.config.rope)}
-    return {"network": sizes, "parameters": sum(each.numel() for each in decoder.parameters())}
+    return {"network": sizes, "parameters": count_parameters(directory)}

@@ -13,7 +13,7 @@ from resume import MODEL
 
 import decodelog
 from decodelog.fsm.request.draft import draft_from
-from decodelog.runtime.model.artifacts import find_model
+from decodelog.runtime.model.releases import find_model
 from decodelog.runtime.model.native import NativeModel
 from decodelog.service.database import now_ms
 from decodelog.service.jobs.models import home

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from decodelog.fsm.ports import Store
-from decodelog.fsm.request.draft import Draft
+from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.model.port import Model
@@ -23,13 +23,8 @@ def admit(store: Store, model: Model, count: int, tokens: int, sampled: bool = F
     """Submit `count` jobs of exactly `tokens` output tokens each; their names."""
     names = []
     for number in range(count):
-        draft = Draft(
-            token_ids=PROMPT,
-            max_new_tokens=tokens,
-            ignore_eos=True,
-            temperature=0.8 if sampled else None,
-            seed=number if sampled else None,
-        )
+        noise = {"temperature": 0.8, "seed": number} if sampled else {}
+        draft = draft_from({"token_ids": [*PROMPT], "max_new_tokens": tokens, "ignore_eos": True, **noise})
         names.append(submit(store, model, "scripted", draft, now_ms()).job)
     return names
 

@@ -17,8 +17,8 @@ from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.job import Job
 from decodelog.runtime.loop.segments import Segments
-from decodelog.runtime.model.artifacts import find_model
 from decodelog.runtime.model.native import NativeModel
+from decodelog.runtime.model.releases import find_model
 from decodelog.service.database import now_ms
 from decodelog.service.jobs.models import home
 from decodelog.service.jobs.submit import submit

@@ -23,7 +23,7 @@ from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import Draft
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.pace import Pace
-from decodelog.runtime.model.artifacts import find_model
+from decodelog.runtime.model.releases import find_model
 from decodelog.service.database import now_ms
 from decodelog.service.jobs.compose import new_worker
 from decodelog.service.jobs.models import Models, home

@@ -13,7 +13,7 @@ from decodelog.fsm.evidence.receipt import Selection
 from decodelog.fsm.output.horizon import START, Horizon, advance
 from decodelog.fsm.output.stop_matcher import StopMatcher, compile_stops
 from decodelog.fsm.reading.emission import Emitter, Moment
-from decodelog.runtime.model.artifacts import find_model
+from decodelog.runtime.model.releases import find_model
 from decodelog.runtime.text.tokenizer import load_text
 from decodelog.service.jobs.models import home
 

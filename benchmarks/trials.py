@@ -22,7 +22,7 @@ from decodelog.fsm.reading.rebuilds import rebuilds
 from decodelog.service.inspect.compare import reexecution_faults
 from decodelog.service.lab.torture.child import Body, Ended, Place, Running, start
 from decodelog.service.lab.torture.databases import Ground, PostgresGround
-from decodelog.service.lab.torture.harm import until_back
+from decodelog.service.lab.torture.outages import until_back
 from decodelog.service.lab.torture.verdict import Log, Scan, scan
 from decodelog.service.streams.reading import transcript_of
 

@@ -102,12 +102,21 @@ class Record(NamedTuple):
         return expand(self.entries)
 
 
+class ModelRef(NamedTuple):
+    """What a job says of its model: a name, which may mean nothing elsewhere, and its artifact's digest, or nothing."""
+
+    name: str
+    artifact: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """A job as listings show it: a projection that the appends maintain; the log is the truth. Times in ms since 1970.
 
     stalled     tenures in a row that ended without a release and brought no token, as of the newest claim; those that
                 somebody asked for (see `Caution`) are left out
+    model       the name that its submitter has the model by; where that is found is for each process to say
+    artifact    the digest of the model's artifact (see `artifact_digest`); empty where nobody said
     retain_ms   how long its content may stay from its end on; None: for ever
     """
 
@@ -129,6 +138,11 @@ class JobRow:
     retain_ms: int | None = None
     sealed_ms: int | None = None
     erased_ms: int | None = None
+    artifact: str = ""
+
+    @property
+    def wanted(self) -> ModelRef:
+        return ModelRef(self.model, self.artifact)
 
 
 class Admission(NamedTuple):
@@ -146,6 +160,11 @@ class Claim(NamedTuple):
     head: Head
     model: str
     stalled: int = 0
+    artifact: str = ""
+
+    @property
+    def wanted(self) -> ModelRef:
+        return ModelRef(self.model, self.artifact)
 
 
 class Caution(NamedTuple):
@@ -191,6 +210,7 @@ class EventLog(Protocol):
         event: Event,
         idempotency_key: str | None,
         retain_ms: int | None = None,
+        artifact: str = "",
     ) -> Admission:
         """Make a job durable before it is acknowledged.
 
@@ -256,12 +276,12 @@ class Leases(Protocol):
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
         caution: Caution | None = None,
-        full: Collection[str] = (),
+        barred: Collection[ModelRef] = (),
     ) -> list[Claim]:
         """Take up to `limit` live jobs whose lease is free, expired, or held by a worker named in `dead`.
 
-        Each claim raises the job's fence. `jobs` restricts the choice, `exclude` takes jobs out of it, and `full` the
-        jobs of models that have no room. Oldest first.
+        Each claim raises the job's fence. `jobs` restricts the choice, `exclude` takes jobs out of it, and `barred` the
+        jobs of models that have no room, or are not here. Oldest first.
         `caution` says how to go about jobs that stall; without it they are taken like all others.
         """
 
@@ -274,8 +294,17 @@ class Leases(Protocol):
     def owners(self) -> frozenset[str]:
         """The workers that hold a lease on a live job, expired or not."""
 
-    def waiting(self, jobs: Collection[str] | None, exclude: Collection[str]) -> bool:
-        """Whether there is a live job, leased or not, of `jobs` (None: of all) and not in `exclude`; cheap to ask."""
+    def waiting(
+        self, jobs: Collection[str] | None, exclude: Collection[str], barred: Collection[ModelRef] = ()
+    ) -> bool:
+        """Whether there is a live job, leased or not, of `jobs` (None: of all), not in `exclude`, and not of a model in
+        `barred`; cheap to ask."""
+
+    def note_missing(self, model: ModelRef, worker: str | None) -> None:
+        """Note for listings that `worker` has looked for a model in vain; with None, that a worker has it."""
+
+    def missing(self) -> dict[ModelRef, str]:
+        """The models that nobody has found since a worker looked for them in vain, with that worker's name."""
 
 
 def refused(finish: str) -> str:

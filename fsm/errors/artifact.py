@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .problem import Rejected, Transient
+from .problem import Defect, Rejected, Transient
 
 
 @dataclass(eq=False)
@@ -12,16 +12,50 @@ class UnknownModel(Rejected):
     code = "unknown_model"
     says = (
         "{name!r} is neither a directory with a config.json nor one of {known}; "
-        "name a directory, or fetch one of those names"
+        "name a directory, register it in the database, or fetch one of those names"
     )
     name: str
     known: list[str]
 
 
 @dataclass(eq=False)
+class ModelNotHere(Rejected):
+    """A job's model, by its digest; `reason` says what there is under the name that the job has it by."""
+
+    code = "model_not_here"
+    says = (
+        "no model here has the digest {artifact}, which its jobs call {name}: {reason}; name a folder that it lies in, "
+        "or leave the jobs to a worker that has it"
+    )
+    name: str
+    artifact: str
+    reason: str
+
+
+@dataclass(eq=False)
+class AmbiguousModel(Rejected):
+    code = "ambiguous_model"
+    says = "the digests of several registered models begin with {prefix}: {found}; give more of the one that is meant"
+    prefix: str
+    found: list[str]
+
+
+@dataclass(eq=False)
+class CorruptModel(Defect):
+    """What is stored of a registered model is not what was registered."""
+
+    code = "corrupt_model"
+    says = (
+        "the registered model {artifact} is damaged: {reason}; register it anew from its files, and audit the database"
+    )
+    artifact: str
+    reason: str
+
+
+@dataclass(eq=False)
 class ModelNotFetched(Rejected):
     code = "model_not_fetched"
-    says = "the model {name} is not on this machine; fetch it"
+    says = "the model {name} is not on this machine; fetch it, or register it in the database where it is"
     name: str
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from typing import Final
+
+from .canonical import canonical_bytes
+
+DOMAIN: Final = b"decodelog.artifact.v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +25,8 @@ class ArtifactFacts:
                          it ends the answer too
     cache_abi            layers, heads, widths, axis order, dtype and key rotation of the K/V cache, as one line
     weight_dtype         the dtype that the weights compute in, for example `float32`
+    defaults             how generation_config.json would have it sampled, as sorted (name, JSON) pairs: no request
+                         follows them
     """
 
     release_id: str
@@ -35,6 +43,15 @@ class ArtifactFacts:
     cache_abi: str
     weight_dtype: str
     turn_end_ids: tuple[int, ...] = ()
+    defaults: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def artifact(self) -> str:
+        """The artifact's digest; see `artifact_digest`."""
+        return artifact_digest(
+            self.release_id, self.architecture, self.checkpoint_sha256, self.config_sha256, self.weight_dtype,
+            self.tokenizer_sha256, self.template_sha256,
+        )  # fmt: skip
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -44,3 +61,22 @@ class ArtifactFacts:
     @property
     def has_chat_template(self) -> bool:
         return self.template_sha256 is not None
+
+
+def artifact_digest(
+    release_id: str,
+    architecture: str,
+    checkpoint_sha256: str,
+    config_sha256: str,
+    weight_dtype: str,
+    tokenizer_sha256: str,
+    template_sha256: str | None,
+) -> str:
+    """What a job finds its model by, in hex: SHA-256 over what the model's files are, and nothing that is made of them.
+
+    So it follows from the files and from a sealed request alike, and stays when a later release reads more out of them.
+    """
+    facts = [
+        release_id, architecture, checkpoint_sha256, config_sha256, weight_dtype, tokenizer_sha256, template_sha256,
+    ]  # fmt: skip
+    return hashlib.sha256(DOMAIN + canonical_bytes(facts)).hexdigest()

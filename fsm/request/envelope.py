@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from .. import limits
 from ..errors import SchemaViolation, UnknownVersion
+from .artifact import artifact_digest
 from .canonical import ListOrder, TextForm, canonical_bytes, request_identity
 from .finish import FinishReason
 from .schema import (
@@ -284,6 +285,15 @@ class Envelope(Plane):
     def identity(self) -> str:
         """SHA-256 of the domain tag and the canonical bytes, in hexadecimal."""
         return request_identity(self._canonical)
+
+    @property
+    def artifact_digest(self) -> str:
+        """The digest of the artifact that it is bound to: its model is found by it."""
+        of, text = self.artifact, self.text_interface
+        return artifact_digest(
+            of.release_id, of.architecture, of.checkpoint_sha256, of.config_sha256, of.weight_dtype,
+            text.tokenizer_sha256, text.template_sha256,
+        )  # fmt: skip
 
     @cached_property
     def _canonical(self) -> bytes:

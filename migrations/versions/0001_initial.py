@@ -1,4 +1,4 @@
-"""Jobs, their logs and snapshots, refused appends, and the inbox.
+"""Jobs, their logs and snapshots, refused appends, the inbox, and registered models.
 
 Revision 0001, the first.
 """
@@ -18,6 +18,7 @@ def upgrade() -> None:
     jobs()
     logs()
     commands()
+    models()
 
 
 def jobs() -> None:
@@ -47,6 +48,7 @@ def jobs() -> None:
         sa.Column("retain_ms", sa.BigInteger()),
         sa.Column("sealed_ms", sa.BigInteger()),
         sa.Column("erased_ms", sa.BigInteger()),
+        sa.Column("artifact", sa.Text(), nullable=False, server_default=""),
         sa.CheckConstraint("(finish IS NULL) = (status NOT IN ('CLOSED', 'FAILED'))", name=op.f("ck_jobs_finish")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
         sa.UniqueConstraint("job", name=op.f("uq_jobs_job")),
@@ -119,3 +121,34 @@ def commands() -> None:
     )
     unsettled = sa.text("outcome IS NULL")
     op.create_index("ix_inbox_unsettled", "inbox", ["id"], sqlite_where=unsettled, postgresql_where=unsettled)
+
+
+def models() -> None:
+    op.create_table(
+        "models",
+        sa.Column("artifact", sa.Text(), nullable=False),
+        sa.Column("record", sa.LargeBinary(), nullable=False),
+        sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sa.Column("registered_ms", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("artifact", name=op.f("pk_models")),
+    )
+    op.create_table(
+        "model_names",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("artifact", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["artifact"], ["models.artifact"], name=op.f("fk_model_names_artifact_models")),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_model_names")),
+    )
+    op.create_table(
+        "missing_models",
+        sa.Column("model", sa.Text(), nullable=False),
+        sa.Column("artifact", sa.Text(), nullable=False),
+        sa.Column("worker", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("model", "artifact", name=op.f("pk_missing_models")),
+    )
+    op.create_table(
+        "model_files",
+        sa.Column("sha256", sa.Text(), nullable=False),
+        sa.Column("content", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("sha256", name=op.f("pk_model_files")),
+    )

@@ -26,7 +26,7 @@ from ...fsm.output.standing import Standing
 from ...fsm.request.canonical import ordered_json
 from ...fsm.request.transforms import Grammar
 from ..faults import is_fault, told
-from ..model.port import Model
+from ..model.port import Described
 from ..policy.kinds import Mask
 from .json_guard import JsonGuard, TokenFacts
 from .spending import Spending
@@ -114,14 +114,14 @@ class Grammars:
         return reason
 
 
-def grammars_of(model: Model) -> Grammars:
+def grammars_of(model: Described) -> Grammars:
     """The grammars over a model's tokenizer, built once a model: that takes a tenth of a second and more."""
     if (grammars := _BUILT.get(model)) is None:
         grammars = _BUILT[model] = Grammars(model.text.pieces, model.text.is_special)
     return grammars
 
 
-_BUILT: WeakKeyDictionary[Model, Grammars] = WeakKeyDictionary()
+_BUILT: WeakKeyDictionary[Described, Grammars] = WeakKeyDictionary()
 
 
 class Parser:

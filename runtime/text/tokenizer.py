@@ -25,10 +25,12 @@ from ...fsm.errors import (
     UnsupportedModel,
 )
 from ...fsm.limits import TEMPLATE_CHARACTERS_MAX, TOKENIZER_BYTES_MAX, VOCABULARY_SIZE_MAX
+from ...fsm.request.registration import TextFiles
 from ..faults import is_fault, told
 from ..files import open_file, read_json, read_text
 from .chat import ChatTemplate, Marked, marked
 
+TOKENIZER_FILE = "tokenizer.json"
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's visible space
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -42,19 +44,24 @@ class TextInterface:
             which SentencePiece puts there when it encodes, is dropped by decoding, and that one is the prompt's.
     """
 
-    def __init__(self, directory: Path, vocabulary_size: int) -> None:
-        """Errors: BrokenArtifact, UnsupportedModel (a decoder whose bytes are not known exactly)."""
-        self._path = path = directory / "tokenizer.json"
-        open_file(path, TOKENIZER_BYTES_MAX).close()
+    def __init__(
+        self, files: TextFiles, names: Mapping[str, str], vocabulary_size: int, place: str, model: str = ""
+    ) -> None:
+        """From what a tokenizer's files hold, and the special tokens that a template may name.
+
+        place, model   where the tokenizer lies, and which model's it is: for errors
+        Errors: BrokenArtifact, UnsupportedModel (a decoder whose bytes are not known exactly).
+        """
+        self._place = path = place
         with _translated(path):
-            self._tokenizer = Tokenizer.from_file(str(path))
+            self._tokenizer = Tokenizer.from_buffer(files.tokenizer)
             largest = max(self._tokenizer.get_vocab().values(), default=0)
         if largest >= VOCABULARY_SIZE_MAX:  # the library makes arrays of that length
             reason = f"a token has the id {largest}, and no vocabulary is larger than {VOCABULARY_SIZE_MAX}"
-            raise BrokenArtifact(str(path), reason)
+            raise BrokenArtifact(path, reason)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._model = directory.name
+        self._model = model or place
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(index for index, token in added.items() if token.special)
         decoder = self._tokenizer.decoder  # written down by itself: to write the vocabulary too takes half a second
@@ -71,8 +78,8 @@ class TextInterface:
         self._absent = frozenset(range(0x100)).difference(alphabet)
         ids = self._tokenizer.encode("a\r\nb", add_special_tokens=False).ids
         self._keeps_returns = b"\r\n" in b"".join(self.pieces[index] for index in ids if index < vocabulary_size)
-        source = template_of(directory)
-        self._template = None if source is None else ChatTemplate(source, special_names(directory))
+        source = files.template
+        self._template = None if source is None else ChatTemplate(source, names)
         self._added = {index: token.content for index, token in added.items()}
         self._control = {
             index: words
@@ -90,7 +97,7 @@ class TextInterface:
         Errors: TextNotEncodable where the vocabulary lacks a byte of the text, which the library would drop silently.
         """
         text = self._lines(text)
-        with _translated(self._path):
+        with _translated(self._place):
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         if not self._absent.isdisjoint(text.encode()):
             self._check_whole(text, ids)
@@ -184,19 +191,29 @@ class TextInterface:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translated(place: str) -> Iterator[None]:
     """Where the library fails or panics, its file is what it cannot bear."""
     try:
         yield
     except BaseException as error:  # it raises plain Exception, and its panics are none
         if not is_fault(error):
             raise
-        raise BrokenArtifact(str(path), told(error)) from error
+        raise BrokenArtifact(place, told(error)) from error
 
 
 def load_text(directory: Path, vocabulary_size: int) -> TextInterface:
     """The text interface of the model in `directory`, whose score rows have `vocabulary_size` columns."""
-    return TextInterface(directory, vocabulary_size)
+    place = str(directory / TOKENIZER_FILE)
+    return TextInterface(text_files(directory), special_names(directory), vocabulary_size, place, directory.name)
+
+
+def text_files(directory: Path) -> TextFiles:
+    """What the text interface of the model in `directory` is made of. Errors: BrokenArtifact, LimitExceeded."""
+    try:
+        with open_file(directory / TOKENIZER_FILE, TOKENIZER_BYTES_MAX) as file:
+            return TextFiles(file.read(), template_of(directory))
+    except OSError as error:
+        raise BrokenArtifact(str(directory / TOKENIZER_FILE), str(error)) from error
 
 
 def template_of(directory: Path) -> str | None:
@@ -220,7 +237,7 @@ def template_of(directory: Path) -> str | None:
 
 def added_tokens(directory: Path) -> dict[str, int]:
     """The ids of tokenizer.json's added tokens by their words; none where there is no such file."""
-    path = directory / "tokenizer.json"
+    path = directory / TOKENIZER_FILE
     added = read_json(path, TOKENIZER_BYTES_MAX).get("added_tokens") if path.is_file() else None
     tokens: dict[str, int] = {}
     for token in added if isinstance(added, list) else ():

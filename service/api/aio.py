@@ -32,6 +32,7 @@ from .log import LANES, Log
 from .values import Explanation, Result, result_of
 
 if TYPE_CHECKING:
+    from ...fsm.request.registration import Registered
     from ...runtime.model.port import Model
     from ...store.archive.bundle import Written
     from ..archive.snapshot import Taken
@@ -113,6 +114,14 @@ class AsyncLog:
     async def restore(self, path: Path | str, **options: Any) -> list[Back]:
         """See `Log.restore`."""
         return await asyncio.to_thread(partial(self.log.restore, path, **options))
+
+    async def register_model(self, model: Path | str, name: str | None = None) -> Registered:
+        """See `Log.register_model`."""
+        return await asyncio.to_thread(self.log.register_model, model, name)
+
+    async def registered_models(self) -> list[Registered]:
+        """See `Log.registered_models`."""
+        return await asyncio.to_thread(self.log.registered_models)
 
     async def changed(self) -> None:
         """Return when the database may have changed; at the latest after `FOLLOW_S` seconds."""

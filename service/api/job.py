@@ -87,7 +87,7 @@ class Job:
         Errors: NoSuchStep, NotAdmissible, IdempotencyConflict, and those of a request.
         """
         with extras_named():
-            model = self.log.models.load(self.row.model)
+            model = self.log.models.load(*self.row.wanted)
         made = fork(self.log.store, model, self.name, at, with_own(request), now_ms(), key, retain_ms)
         return Job(self.log, made.job)
 
@@ -163,7 +163,7 @@ class Job:
         if other is not None:
             return against(run_in(store, self.name, level), run_in(other.log.store, other.name, level), level)
         with extras_named():
-            return against_reexecution(store, self.log.models.load(self.row.model), self.name, level)
+            return against_reexecution(store, self.log.models.load(*self.row.wanted), self.name, level)
 
     def export(self, path: Path | str, *, force: bool = False, redact: bool = False) -> Written:
         """Write the job's log to a file that anybody can verify; `redact` leaves its content out."""
@@ -188,7 +188,7 @@ class Job:
             raise SchemaViolation("form", f"it is one of {', '.join(FORMS)}")
         how = How(form, kept=folder(cache_dir), force=force)
         with extras_named():
-            model = self.log.models.load(self.row.model) if tensors or form == REPAIRED else None
+            model = self.log.models.load(*self.row.wanted) if tensors or form == REPAIRED else None
             return take(self.log.store, model, self.name, Path(path), new_worker_name(), how)
 
 

@@ -13,6 +13,7 @@ from ...fsm.request.draft import as_lists, draft_from
 from ..archive.export import export
 from ..archive.restore import Back, restore
 from ..database import database_url, now_ms, open_database
+from ..extras import extras_named
 from ..inspect.audit import Report, audit, audit_anchored
 from ..inspect.reexecution import again
 from ..jobs.beside import end_all
@@ -24,6 +25,7 @@ from .job import Job, check_rebuild, folder
 from .values import Result
 
 if TYPE_CHECKING:
+    from ...fsm.request.registration import Registered
     from ...runtime.model.port import Model
     from ...store.archive.bundle import Written
     from ...store.engine import DatabaseStore
@@ -71,6 +73,7 @@ class Log:
     ) -> None:
         self.url = url
         self.say = say
+        self._told: set[str] = set()
         self.models = Models(home(), lanes, models)
         self.store: DatabaseStore | MemoryStore = open_database(url, create)
 
@@ -101,13 +104,15 @@ class Log:
     ) -> Job:
         """Make a request durable, to be run by `Job.run` or by any worker.
 
-        model       a fetched model's name, a checkpoint's folder, or a name of `open(models=...)`
+        model       a fetched model's name, a checkpoint's folder, or a name of `open(models=...)`; or the name or the
+                    digest of a registered one, for which this process needs neither weights nor torch
         user, system    a chat of one message, and what comes before it; else `messages`, `prompt` or `token_ids`
         key         an idempotency key: the same request under it attaches to the job that has it
         retain_ms   how long its content may stay from its end on
         request     the fields of a request (see `Draft`): temperature, seed, max_new_tokens, stop, ...
 
-        Errors: SchemaViolation and others that name the field; IdempotencyConflict; UnknownModel; ExtraMissing.
+        Errors: SchemaViolation and others that name the field; IdempotencyConflict; UnknownModel; ExtraMissing;
+        CorruptModel.
         """
         if request.get("n", 1) != 1:
             raise SchemaViolation("n", "it makes several jobs: call submit_choices")
@@ -126,12 +131,18 @@ class Log:
     ) -> list[Job]:
         """The same for a request with `n` choices: one job for each, in order. See `submit`."""
         from ..jobs.family import submit_choices
+        from ..jobs.registering import describe, ignored_defaults, told_defaults
 
         if (user, system) != (None, None):
             request |= {"messages": _chat(user, system, request.get("messages"))}
         draft = draft_from(as_lists(with_own(request)))
-        name = self.models.lasting_name(model)
-        asked = submit_choices(self.store, self.models.load(name), name, draft, now_ms(), key, retain_ms)
+        with extras_named():
+            described, name = describe(self.store, self.models, model)
+            asked = submit_choices(self.store, described, name, draft, now_ms(), key, retain_ms)
+        ignored = ignored_defaults(described.facts, draft)
+        if ignored and (artifact := described.facts.artifact) not in self._told:
+            self._told.add(artifact)
+            self.say(told_defaults(ignored))
         return [Job(self, job) for job in asked.found.jobs]
 
     def submit_many(self, model: str, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
@@ -150,14 +161,20 @@ class Log:
         """The listing of all jobs, oldest first."""
         return self.store.rows()
 
-    def worker(self, *, cache_dir: Path | str | None = None, rebuild: str = "prefill") -> Working:
+    def worker(
+        self, *, models: Sequence[Path | str] = (), cache_dir: Path | str | None = None, rebuild: str = "prefill"
+    ) -> Working:
         """A worker of this process: `with log.worker():` runs what jobs there are in a thread, until the block ends.
 
         `Working.drain()` runs in this thread until no job is left.
+
+        models   folders in which this log looks for the models of jobs from now on, by their digests: each a
+                 checkpoint or a folder of checkpoints
         """
         from .worker import Working
 
         check_rebuild(rebuild)
+        self.models.look_in([Path(each) for each in models])
         return Working(self, folder(cache_dir), rebuild)
 
     def map(
@@ -189,6 +206,25 @@ class Log:
         with Working(self, folder(cache_dir), asked=True) as worker:
             for name, job in worker.in_order(submitted()):
                 yield name, job.peek()
+
+    # ---- models -----------------------------------------------------------------------------------------------
+
+    def register_model(self, model: Path | str, name: str | None = None) -> Registered:
+        """Keep in the database what it takes to submit for a model without having it; its weights stay where they are.
+
+        model   a checkpoint's folder, or a fetched model's name
+        name    what `submit` may call it from now on, in any process; a name that meant another model means this one
+
+        Doing so again changes nothing. Errors: UnknownModel, BrokenArtifact, UnsupportedModel, SchemaViolation for what
+        can be no name, ExtraMissing.
+        """
+        from ..jobs.registering import register
+
+        return register(self.store, self.models, str(model), name).registered
+
+    def registered_models(self) -> list[Registered]:
+        """The models that are registered in this database, oldest first."""
+        return self.store.registrations()
 
     # ---- proving and keeping ----------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from ...fsm.errors import LostTenure, Transient
+from ...fsm.errors import LostTenure, ModelNotHere, Transient
+from ...fsm.ports import ModelRef
 from ..extras import extras_named
 from ..jobs.beside import begin
 from .job import Job
@@ -65,6 +66,7 @@ class Working:
     def __init__(self, log: Log, cache_dir: Path | None, rebuild: str = "prefill", asked: bool = False) -> None:
         """With `asked` it runs the jobs of `in_order` alone, as jobs that somebody asked for (see `Caution`)."""
         self.left: dict[str, Problem] = {}
+        self._missed: dict[ModelRef, Problem] = {}
         self.tokens = 0
         self._news = threading.Event()
         self._log = log
@@ -90,8 +92,11 @@ class Working:
         """
         while True:
             with suppress(Transient):  # how long to wait for a database is up to the worker
-                if self._log.store.row(job).status.terminal:
+                row = self._log.store.row(job)
+                if row.status.terminal:
                     return
+                if (missed := self._missed.get(row.wanted)) is not None:
+                    raise missed
             if job in self.left:
                 raise self.left[job]
             if self._running is None or self._running.done():
@@ -131,6 +136,8 @@ class Working:
     def _hear(self, job: str, problem: Problem) -> None:
         if not isinstance(problem, LostTenure | Transient):  # another worker goes on with it, or it is tried again
             self.left[job] = problem
+            if isinstance(problem, ModelNotHere):  # which is said once for all jobs of that model
+                self._missed[ModelRef(problem.name, problem.artifact)] = problem
             self._news.set()
 
     def __enter__(self) -> Self:

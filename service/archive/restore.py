@@ -120,8 +120,10 @@ def _placed(bundle: Bundle, log: Restorable, places: Places, moved: bool) -> Res
     admitted = record.events[0]
     if not isinstance(admitted, RequestAdmitted):
         raise BrokenSnapshot(log.row.job, "its log does not begin with its admission")
-    model = places.place(log.row.model, admit(admitted.envelope))
-    return log._replace(row=dataclasses.replace(log.row, model=model), moved=moved)
+    envelope = admit(admitted.envelope)
+    model = places.place(log.row.model, envelope)
+    row = dataclasses.replace(log.row, model=model, artifact=envelope.artifact_digest)
+    return log._replace(row=row, moved=moved)
 
 
 def _begun(path: Path) -> BinaryIO:

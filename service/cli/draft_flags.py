@@ -37,7 +37,9 @@ def _flags(panel: str) -> Callable[..., Any]:
 _prompt, _policy, _end, _running = map(_flags, ("Prompt", "Choosing tokens", "Ending", "Running"))
 _structure, _output = _flags("Structure"), _flags("Output")
 
-_MODEL = _prompt("--model", "A fetched model's name, or a checkpoint directory.", "NAME|DIR")
+_MODEL = _prompt(
+    "--model", "A fetched or registered model's name, a registered one's digest, or a checkpoint.", "NAME|DIGEST|DIR"
+)
 _PROMPT = _prompt("--prompt", "Text to be completed, as it is.", "TEXT")
 _PROMPT_FILE = _prompt("--prompt-file", "The same from a UTF-8 file; - is standard input.", "FILE")
 _USER = _prompt("--user", "One user message, through the model's chat template.", "TEXT")

@@ -88,7 +88,8 @@ def _driver() -> Check:
 
 
 def _models(home: Path) -> Check:
-    from ...runtime.model.artifacts import list_models, load_facts
+    from ...runtime.model.artifacts import load_facts
+    from ...runtime.model.releases import list_models
 
     listings = list_models(home)
     here = [listing for listing in listings if listing.fetched]
@@ -104,7 +105,7 @@ def _rows(home: Path) -> Check:
     """Which batch widths have calls of their own here, and which need calls of more or fewer rows (see `probe`)."""
     from ...runtime.families.decoder.model import load_decoder
     from ...runtime.families.decoder.probe import call_rows
-    from ...runtime.model.artifacts import list_models
+    from ...runtime.model.releases import list_models
 
     found = []
     for listing in list_models(home):

@@ -35,7 +35,7 @@ def again(
         try:
             if row.erased_ms is not None:
                 raise ContentErased(job)
-            faults += reexecution_faults(log, models.load(row.model), job)
+            faults += reexecution_faults(log, models.load(*row.wanted), job)
         except Problem as problem:
             not_run.append(NotRun(job, problem.code, advised(problem)))
         else:

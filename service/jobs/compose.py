@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
-from ...fsm.errors import Transient
+from ...fsm.errors import ModelNotHere, Problem, Transient
 from ...fsm.failpoints import Reached, unheard
-from ...fsm.ports import Store
+from ...fsm.ports import ModelRef, Store
 from ...fsm.request.admission import check, check_runtime
 from ...fsm.request.transforms import Own
 from ...runtime.loop.context import Context, Notice, Sink, unnoticed
@@ -49,10 +50,25 @@ def new_worker(
             waiting = f"waiting for the database: {advised(problem)}"
         say(waiting)
 
+    name = new_worker_name()
+
+    def load(wanted: ModelRef) -> Model:
+        try:
+            model = models.load(*wanted)
+        except ModelNotHere:
+            note(wanted, name)
+            raise
+        note(wanted, None)
+        return model
+
+    def note(wanted: ModelRef, missed_by: str | None) -> None:
+        with suppress(Problem):  # it is for listings alone
+            store.note_missing(wanted, missed_by)
+
     return Worker(
-        name=new_worker_name(),
+        name=name,
         store=store,
-        load=models.load,
+        load=load,
         admit=admit_job,
         clock=now_ms,
         context=Context(

@@ -19,7 +19,7 @@ from .naming import Found, check_key, family_of, job_name
 from .submit import Submitted, admit_job, check_grammar, fresh_seed, new_job_name, on_its_own_date, submit
 
 if TYPE_CHECKING:
-    from ...runtime.model.port import Model
+    from ...runtime.model.port import Described
 
 
 class Asked(NamedTuple):
@@ -31,7 +31,7 @@ class Asked(NamedTuple):
 
 def submit_choices(
     store: Store,
-    model: Model,
+    model: Described,
     name: str,
     draft: Draft,
     now_ms: int,
@@ -61,7 +61,7 @@ def submit_choices(
     return Asked(Found(family, [job_name(family, choice) for choice in range(draft.n)]), anchor.created)
 
 
-def seal_choices(draft: Draft, model: Model, seed: int, now_ms: int | None = None) -> list[Envelope]:
+def seal_choices(draft: Draft, model: Described, seed: int, now_ms: int | None = None) -> list[Envelope]:
     """The envelope of each choice: the one that the draft with that `choice`, and this seed if it has none, gets alone.
 
     Errors: those of `seal`, and SchemaViolation where the policy draws nothing that could tell choices apart.

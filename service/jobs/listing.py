@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from ...fsm.machine.states import Status
-from ...fsm.ports import JobRow
+from ...fsm.ports import JobRow, ModelRef
+
+NOTHING: Final[Mapping[ModelRef, str]] = MappingProxyType({})
 
 if TYPE_CHECKING:
     from ...fsm.machine.state import State
 
 
-def listed(row: JobRow) -> dict[str, Any]:
-    """A job as its row says: names, state and token counts."""
+def missed_by(row: JobRow, missing: Mapping[ModelRef, str]) -> str | None:
+    """The worker that has looked for a waiting job's model in vain, where nobody has found it since."""
+    return None if row.status.terminal or row.owner is not None else missing.get(row.wanted)
+
+
+def listed(row: JobRow, missing: Mapping[ModelRef, str] = NOTHING) -> dict[str, Any]:
+    """A job as its row says: names, state and token counts; and whether its model is missing."""
     listing = _listing(row.job, row.status, row.finish, row.prompt, row.output)
-    listing |= {"model": row.model, "identity": row.identity, "created_ms": row.created_ms, "owner": row.owner}
+    listing |= {"model": row.model, "artifact": row.artifact, "model_missed_by": missed_by(row, missing)}
+    listing |= {"identity": row.identity, "created_ms": row.created_ms, "owner": row.owner}
     listing |= {name: getattr(row, name) for name in ("ended_ms", "retain_ms", "sealed_ms", "erased_ms")}
     return listing | ({"stalled": row.stalled} if row.stalled else {})
 

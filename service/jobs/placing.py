@@ -2,7 +2,7 @@
 
 What a file names is taken where it is a model that can be fetched, or a folder with just the files that the request is
 bound to, which belongs to this user or to root, and which not everybody may write to. Else the job is brought back
-under the hash of its checkpoint, which finds nothing until somebody says where the model lies.
+under the hash of its checkpoint: a worker finds its model by the artifact's digest, or somebody says where it lies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from ...fsm.errors import NotAdmissible, Problem
 from ...fsm.request.envelope import Envelope
-from .models import home, is_script, lasting_name
+from .models import home, lasting_name
+from .shelf import facts_at, is_script
 
 if TYPE_CHECKING:
     from ...fsm.request.artifact import ArtifactFacts
@@ -41,7 +42,7 @@ class Places:
             if (other := _difference(envelope, self._facts(self._given))) is not None:
                 raise NotAdmissible(f"artifact.{other}", f"{self._given} is another model than the file's job ran on")
             return self._given
-        from ...runtime.model.artifacts import RELEASES
+        from ...runtime.model.releases import RELEASES
 
         if named in RELEASES:
             return named
@@ -54,14 +55,9 @@ class Places:
 
     def _facts(self, name: str) -> ArtifactFacts:
         if name not in self._found:
-            if is_script(name):
-                from ...runtime.families.scripted.model import load_scripted
+            from ...runtime.model.releases import find_model
 
-                self._found[name] = load_scripted(Path(name)).facts
-            else:
-                from ...runtime.model.artifacts import find_model, load_facts
-
-                self._found[name] = load_facts(find_model(name, home()))
+            self._found[name] = facts_at(Path(name) if is_script(name) else find_model(name, home()))
         return self._found[name]
 
 

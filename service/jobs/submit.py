@@ -1,4 +1,4 @@
-"""Submission: a draft is sealed for a loaded model and made durable before it is acknowledged."""
+"""Submission: a draft is sealed for a model, loaded or registered, and made durable before it is acknowledged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...fsm.request.transforms import Grammar
 from .naming import check_key, choices_of, family_of
 
 if TYPE_CHECKING:
-    from ...runtime.model.port import Model
+    from ...runtime.model.port import Described
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def named_ms(job: str) -> int | None:
 
 def submit(
     store: Store,
-    model: Model,
+    model: Described,
     name: str,
     draft: Draft,
     now_ms: int,
@@ -102,8 +102,9 @@ def admit_job(
     admitted = RequestAdmitted(job, envelope.canonical_bytes(), parent)
     try:
         admission = store.admit(
-            job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key, retain_ms
-        )
+            job, envelope.identity, name, len(envelope.prompt.token_ids), admitted, idempotency_key, retain_ms,
+            envelope.artifact_digest,
+        )  # fmt: skip
     except IdempotencyConflict as conflict:
         with suppress(ContentErased):  # then nobody knows any more in what they differ
             conflict.field = first_difference(_envelope_of(store, conflict.job), envelope) or conflict.field
@@ -115,7 +116,7 @@ def admit_job(
     return Submitted(admission.job, envelope, admission.created)
 
 
-def check_grammar(envelope: Envelope, model: Model) -> None:
+def check_grammar(envelope: Envelope, model: Described) -> None:
     """Compile the request's grammar, if it has one, over the model's tokenizer. Errors: GrammarRefused."""
     for transform in envelope.policy.transforms:
         if isinstance(transform, Grammar):

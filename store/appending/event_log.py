@@ -49,10 +49,11 @@ class DatabaseLog:
         event: Event,
         idempotency_key: str | None,
         retain_ms: int | None = None,
+        artifact: str = "",
     ) -> Admission:
         offered = admission(job, identity, event)
         made = {"job": job, "identity": identity, "model": model, "prompt": prompt, "idempotency_key": idempotency_key}
-        made |= {"retain_ms": retain_ms}
+        made |= {"retain_ms": retain_ms, "artifact": artifact}
         for _ in range(ADMIT_TRIES):
             with self._database.transaction("admit") as connection:
                 if (held := holder(connection, job, idempotency_key)) is not None:

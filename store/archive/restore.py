@@ -96,6 +96,7 @@ class DatabaseRestore:
             "job": row.job,
             "identity": row.identity,
             "model": row.model,
+            "artifact": row.artifact,
             "idempotency_key": row.idempotency_key,
             "retain_ms": row.retain_ms,
             "created_ms": row.created_ms,

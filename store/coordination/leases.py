@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, func, literal, not_, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, case, func, literal, not_, or_, select, tuple_, update
 
 from ...fsm.limits import TENURES_STALLED_MAX
-from ...fsm.ports import Caution, Claim, Head
+from ...fsm.ports import Caution, Claim, Head, ModelRef
 from ..database.connection import Database
 from ..database.tables import jobs as table
 from .bells import ring
 from .stalls import SPREAD, doubled, spread
 
 LIVE = table.c.finish.is_(None)
+TAKEN = ("id", "job", "fence", "sequence", "chain", "model", "stalled", "artifact")
 
 
 class DatabaseLeases:
@@ -32,11 +33,11 @@ class DatabaseLeases:
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
         caution: Caution | None = None,
-        full: Collection[str] = (),
+        barred: Collection[ModelRef] = (),
     ) -> list[Claim]:
         now_ms = self._database.now_ms()
         free = or_(table.c.owner.is_(None), table.c.lease_until_ms <= now_ms, table.c.owner.in_(dead))
-        left = *among(jobs), table.c.job.not_in(exclude), table.c.model.not_in(full)
+        left = *among(jobs), table.c.job.not_in(exclude), *beside(barred)
         query = select(table.c.id).where(LIVE, free, *left).order_by(table.c.id)
         queries = [query.limit(limit)] if caution is None else cautious(query, caution, worker, now_ms, limit)
         if self._database.sqlite and not self._any(queries):
@@ -52,10 +53,13 @@ class DatabaseLeases:
                 update(table)
                 .where(table.c.id.in_(chosen))
                 .values(tenure | judged(worker, now_ms, caution or Caution(0, 0)))
-                .returning(*[table.c[name] for name in ("id", "job", "fence", "sequence", "chain", "model", "stalled")])
+                .returning(*[table.c[name] for name in TAKEN])
             )
             rows = sorted(connection.execute(claimed), key=lambda row: row.id) if chosen else []
-        return [Claim(row.job, row.fence, Head(row.sequence, row.chain), row.model, row.stalled) for row in rows]
+        return [
+            Claim(row.job, row.fence, Head(row.sequence, row.chain), row.model, row.stalled, row.artifact)
+            for row in rows
+        ]
 
     def _any(self, queries: list[Select[tuple[int]]]) -> bool:
         with self._database.single() as connection:
@@ -79,9 +83,12 @@ class DatabaseLeases:
         with self._database.single() as connection:
             return frozenset(connection.scalars(owned))
 
-    def waiting(self, jobs: Collection[str] | None, exclude: Collection[str]) -> bool:
+    def waiting(
+        self, jobs: Collection[str] | None, exclude: Collection[str], barred: Collection[ModelRef] = ()
+    ) -> bool:
         # Ordered by id like the index of live jobs, so that the first entry of that index is the answer.
-        live = select(table.c.id).where(LIVE, *among(jobs), table.c.job.not_in(exclude)).order_by(table.c.id).limit(1)
+        left = *among(jobs), table.c.job.not_in(exclude), *beside(barred)
+        live = select(table.c.id).where(LIVE, *left).order_by(table.c.id).limit(1)
         with self._database.single() as connection:
             return connection.scalar(live) is not None
 
@@ -137,3 +144,8 @@ def judged(worker: str, now_ms: ColumnElement[int], caution: Caution) -> dict[st
 def among(jobs: Collection[str] | None) -> list[ColumnElement[bool]]:
     """The condition that a job is one of these; none at all where there are no names."""
     return [] if jobs is None else [table.c.job.in_(jobs)]
+
+
+def beside(barred: Collection[ModelRef]) -> list[ColumnElement[bool]]:
+    """The condition that a job is of none of these models."""
+    return [tuple_(table.c.model, table.c.artifact).not_in(list(barred))] if barred else []

@@ -59,6 +59,7 @@ jobs = Table(
     Column("retain_ms", BigInteger),  # how long its content may stay from its end on
     Column("sealed_ms", BigInteger),
     Column("erased_ms", BigInteger),
+    Column("artifact", Text, nullable=False, server_default=""),  # its model's digest, where the submitter said it
     # `finish IS NULL` is how every statement here says that a job is live.
     CheckConstraint("(finish IS NULL) = (status NOT IN ('CLOSED', 'FAILED'))", name="finish"),
 )
@@ -133,3 +134,34 @@ snapshots = Table(
     Column("state", LargeBinary),
 )
 Index("ix_snapshots_job_id", snapshots.c.job_id, snapshots.c.sequence, unique=True)
+
+models = Table(
+    "models",
+    metadata,
+    Column("artifact", Text, primary_key=True),  # the digest by which jobs have it
+    Column("record", LargeBinary, nullable=False),  # what it is, in canonical JSON
+    Column("digest", LargeBinary, nullable=False),  # of the record
+    Column("registered_ms", BigInteger, nullable=False),
+)
+
+model_names = Table(
+    "model_names",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("artifact", Text, ForeignKey("models.artifact"), nullable=False),
+)
+
+missing_models = Table(
+    "missing_models",
+    metadata,
+    Column("model", Text, primary_key=True),
+    Column("artifact", Text, primary_key=True),
+    Column("worker", Text, nullable=False),  # that has looked for it in vain
+)
+
+model_files = Table(
+    "model_files",
+    metadata,
+    Column("sha256", Text, primary_key=True),  # of the content; models share what they have alike
+    Column("content", LargeBinary, nullable=False),
+)

@@ -41,6 +41,7 @@ class MemoryJob:
     retain_ms: int | None = None
     sealed_ms: int | None = None
     erased_ms: int | None = None
+    artifact: str = ""
     log: list[Stored] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
     digests: list[bytes] = field(default_factory=list)
@@ -103,11 +104,11 @@ class MemoryJob:
         self.claimed_output, self.counted = self.output, not caution.asked
         delay = caution.delay_ms * doubled(self.stalled)
         self.claim_after_ms = now_ms + delay + delay * spread(number, self.fence) // SPREAD if self.stalled else None
-        return Claim(self.job, self.fence, self.head, self.model, self.stalled)
+        return Claim(self.job, self.fence, self.head, self.model, self.stalled, self.artifact)
 
     def row(self) -> JobRow:
         return JobRow(
             self.job, self.identity, self.model, self.status, self.finish, self.prompt, self.output, self.head,
             self.fence, self.owner, self.lease_until_ms, self.idempotency_key, self.created_ms,
-            self.stalled, self.ended_ms, self.retain_ms, self.sealed_ms, self.erased_ms,
+            self.stalled, self.ended_ms, self.retain_ms, self.sealed_ms, self.erased_ms, self.artifact,
         )  # fmt: skip

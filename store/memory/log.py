@@ -25,6 +25,7 @@ from ...fsm.ports import (
     Durable,
     Head,
     JobRow,
+    ModelRef,
     Outcome,
     Record,
     refused,
@@ -39,6 +40,7 @@ from ..log.erased import erased
 from ..log.stored import Stored
 from ..retention.forks import forks
 from .job import MemoryJob
+from .models import MemoryModels
 
 if TYPE_CHECKING:
     from ...fsm.reading.snapshot import Keep, Snapshot
@@ -55,14 +57,13 @@ def still() -> int:
     return 0
 
 
-class MemoryStore:
+class MemoryStore(MemoryModels):
     """Log, leases and inbox over dictionaries, one lock around each method. `clock` is what a database's clock is."""
 
     elsewhere = False
 
     def __init__(self, clock: Clock = still) -> None:
-        self._clock = clock
-        self._lock = RLock()
+        super().__init__(clock, RLock())
         self._jobs: dict[str, MemoryJob] = {}
         self._keys: dict[str, MemoryJob] = {}
         self._commands: dict[str, _Command] = {}
@@ -92,13 +93,16 @@ class MemoryStore:
         event: Event,
         idempotency_key: str | None,
         retain_ms: int | None = None,
+        artifact: str = "",
     ) -> Admission:
         offered = admission(job, identity, event)
         with self._lock:
             held = self._keys.get(idempotency_key) if idempotency_key is not None else None
             if (held := held or self._jobs.get(job)) is not None:
                 return attached(job, identity, idempotency_key, held.job, held.identity, held.erased_ms is not None)
-            made = MemoryJob(job, identity, model, idempotency_key, self._clock(), prompt, retain_ms=retain_ms)
+            made = MemoryJob(
+                job, identity, model, idempotency_key, self._clock(), prompt, retain_ms=retain_ms, artifact=artifact
+            )
             made.take(offered, made.created_ms)
             self._jobs[job] = made
             self._ring()
@@ -267,7 +271,7 @@ class MemoryStore:
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
         caution: Caution | None = None,
-        full: Collection[str] = (),
+        barred: Collection[ModelRef] = (),
     ) -> list[Claim]:
         with self._lock:
             now_ms = self._clock()
@@ -275,7 +279,7 @@ class MemoryStore:
                 (number, job)
                 for number, job in enumerate(self._jobs.values(), 1)
                 if job.free(now_ms, dead) and (jobs is None or job.job in jobs)
-                if job.job not in exclude and job.model not in full
+                if job.job not in exclude and (job.model, job.artifact) not in barred
             ]
             if caution is not None:
                 suspects = [each for each in free if each[1].suspect(worker, now_ms, caution.asked)]
@@ -306,10 +310,15 @@ class MemoryStore:
         with self._lock:
             return frozenset(job.owner for job in self._jobs.values() if job.owner is not None)
 
-    def waiting(self, jobs: Collection[str] | None, exclude: Collection[str]) -> bool:
+    def waiting(
+        self, jobs: Collection[str] | None, exclude: Collection[str], barred: Collection[ModelRef] = ()
+    ) -> bool:
         with self._lock:
             return any(
-                job.finish is None and (jobs is None or job.job in jobs) and job.job not in exclude
+                job.finish is None
+                and (jobs is None or job.job in jobs)
+                and job.job not in exclude
+                and (job.model, job.artifact) not in barred
                 for job in self._jobs.values()
             )
 

@@ -22,8 +22,9 @@ from decodelog.fsm.errors import (
     UnsupportedModel,
 )
 from decodelog.runtime.families.decoder.weights import weight_files
-from decodelog.runtime.model import artifacts
-from decodelog.runtime.model.artifacts import fetch_model, find_model, list_models, load_facts
+from decodelog.runtime.model import artifacts, releases
+from decodelog.runtime.model.artifacts import fetch_model, load_facts
+from decodelog.runtime.model.releases import find_model, list_models
 
 __all__ = ["fetched", "release", "wheel"]
 
@@ -39,7 +40,7 @@ def test_a_fetched_model_is_found_by_name_and_by_directory(tmp_path: Path, fetch
 def test_an_unknown_model_names_the_known_ones_and_how_to_fetch(tmp_path: Path) -> None:
     with pytest.raises(UnknownModel) as caught:
         find_model("gpt-9", tmp_path)
-    assert caught.value.known == sorted(artifacts.RELEASES)
+    assert caught.value.known == sorted(releases.RELEASES)
     assert "smollm2-135m-instruct" in str(caught.value)
     assert "fetch one of those names" in str(caught.value)
     with pytest.raises(UnknownModel):
@@ -138,7 +139,7 @@ def test_a_changed_or_missing_file_is_named(
 def test_a_directory_of_anyones_is_described_by_its_hashes(tmp_path: Path, fetched: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(fetched, copy)
-    (copy / artifacts.MANIFEST).unlink()
+    (copy / releases.MANIFEST).unlink()
     facts = load_facts(copy)
     assert facts.release_id == f"checkpoint-{facts.checkpoint_sha256[:16]}"
     tiny: Any = reference()
@@ -158,7 +159,7 @@ def test_the_end_ids_come_from_the_generation_config_first(tmp_path: Path, fetch
     path.unlink()
     copy = tmp_path / "copy"
     shutil.copytree(fetched, copy)
-    (copy / artifacts.MANIFEST).unlink()
+    (copy / releases.MANIFEST).unlink()
     config = json.loads((copy / "config.json").read_text())
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         del config[key]
@@ -173,7 +174,7 @@ def test_the_end_ids_come_from_the_generation_config_first(tmp_path: Path, fetch
 def test_a_special_id_that_the_vocabulary_lacks_is_refused_at_load(fetched: Path, where: str, kind: str) -> None:
     """Else a mask of the end ids would write into the row of a batch mate."""
     size = load_facts(fetched).vocabulary_size
-    (fetched / artifacts.MANIFEST).unlink()
+    (fetched / releases.MANIFEST).unlink()
     last = size - 1 if kind != "eos" else [2, size - 1]
     for stated, name in ((last, None), (size, str(size)), ([2, size + 7], str(size + 7)), (-1, "-1")):
         if where == "tokenizer_config.json":
@@ -244,16 +245,16 @@ UNSTATED = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  #
         ("tokenizer.json", b'{"added_tokens": 3}', None),
         ("tokenizer.json", b'{"added_tokens": [3, {"id": "2", "content": "<|im_end|>"}, {}]}', None),
         ("tokenizer.json", b"\xff", r"tokenizer\.json"),
-        (artifacts.MANIFEST, b"{}", "does not list"),
-        (artifacts.MANIFEST, b'{"files": ["config.json"]}', "does not list"),
-        (artifacts.MANIFEST, b'{"files": {"config.json": {}}}', "does not list"),
-        (artifacts.MANIFEST, b'{"files": {"config.json": 3}}', "does not list"),
+        (releases.MANIFEST, b"{}", "does not list"),
+        (releases.MANIFEST, b'{"files": ["config.json"]}', "does not list"),
+        (releases.MANIFEST, b'{"files": {"config.json": {}}}', "does not list"),
+        (releases.MANIFEST, b'{"files": {"config.json": 3}}', "does not list"),
     ],
 )
 def test_a_file_of_another_form_is_named(fetched: Path, name: str, content: bytes, words: str | None) -> None:
     config = json.loads((fetched / "config.json").read_text())
     (fetched / "config.json").write_text(json.dumps(config | UNSTATED))
-    (fetched / artifacts.MANIFEST).unlink()
+    (fetched / releases.MANIFEST).unlink()
     (fetched / name).write_bytes(content)
     if words is None:  # as good as absent, or for the tokenizer library to judge
         assert load_facts(fetched).eos_ids == ()

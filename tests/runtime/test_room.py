@@ -107,7 +107,12 @@ def test_a_full_model_is_left_to_others_and_another_model_s_jobs_are_taken(store
 
     older = [admitted("narrow") for _ in range(6)]
     made = Worker(
-        "worker-1", store, models.__getitem__, admit_job, lambda: 0, Context(pace=replace(FAST, claims_max=2))
+        "worker-1",
+        store,
+        lambda wanted: models[wanted.name],
+        admit_job,
+        lambda: 0,
+        Context(pace=replace(FAST, claims_max=2)),
     )
     with running(made):
         wait_for(lambda: store.row(older[0]).output > 0)

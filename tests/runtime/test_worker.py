@@ -18,7 +18,7 @@ from decodelog.fsm.errors import DatabaseLocked, LostTenure, Problem, UnknownMod
 from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.machine.events import CallCompleted
 from decodelog.fsm.machine.state import State
-from decodelog.fsm.ports import Command
+from decodelog.fsm.ports import Command, ModelRef
 from decodelog.fsm.reading.emission import Emission
 from decodelog.fsm.request.draft import draft_from
 from decodelog.fsm.request.finish import FinishReason
@@ -261,8 +261,8 @@ def test_an_unknown_model_is_a_reason_too(store: AnyStore) -> None:
     job = admit(store, model())
     heard: dict[str, Problem] = {}
 
-    def load(name: str) -> NoReturn:
-        raise UnknownModel(name, [])
+    def load(wanted: ModelRef) -> NoReturn:
+        raise UnknownModel(wanted.name, [])
 
     made = Worker("worker-1", store, load, admit_job, wall_clock_ms, Context(notice=heard.__setitem__, pace=FAST))
     made.run(drain=True)
@@ -341,16 +341,16 @@ def test_one_failed_close_keeps_no_engine_open_and_no_lease_held(store: AnyStore
     jobs = [admit(store, each) for each in of]
     made = worker(store, of[0])
     for job, each in zip(jobs, of, strict=True):
-        made._engines[job] = engine(store, each, worker=made.name)
-        made._engines[job].adopt(claim(store, job, made.name), made.name)
+        made._engines[store.row(job).wanted] = engine(store, each, worker=made.name)
+        made._engines[store.row(job).wanted].adopt(claim(store, job, made.name), made.name)
 
     def broken() -> Any:
         raise DatabaseLocked("test", "busy")
 
-    vars(made._engines[jobs[bad]])["close"] = broken
+    vars(made._engines[store.row(jobs[bad]).wanted])["close"] = broken
     with pytest.raises(DatabaseLocked):
         made._release()
-    assert not made._engines[jobs[1 - bad]].jobs
+    assert not made._engines[store.row(jobs[1 - bad]).wanted].jobs
     assert store.owners() == frozenset()
 
 
@@ -366,7 +366,12 @@ def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store: AnyS
         session = of.session(1)
         vars(session)["select"] = partial(slowly, session.select)
     made = Worker(
-        "worker-1", store, models.__getitem__, admit_job, wall_clock_ms, Context(pace=replace(FAST, inbox_ms=8))
+        "worker-1",
+        store,
+        lambda wanted: models[wanted.name],
+        admit_job,
+        wall_clock_ms,
+        Context(pace=replace(FAST, inbox_ms=8)),
     )
     with running(made, drain=True) as thread:
         wait_for(lambda: all(store.row(job).output > 2 for job in jobs))

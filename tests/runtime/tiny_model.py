@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from decodelog.runtime.model import artifacts
-from decodelog.runtime.model.artifacts import Release, fetch_model
+from decodelog.runtime.model import releases
+from decodelog.runtime.model.artifacts import fetch_model
+from decodelog.runtime.model.releases import Release
 
 NAME, MEMBER, WHEEL = "tiny", "tiny_model/tiny.gguf", "tiny_model-1.0-py3-none-any.whl"
 CONFIG = LlamaConfig(
@@ -96,7 +97,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def release(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> Release:
     digest = hashlib.sha256((wheel.parent / "tiny.gguf").read_bytes()).hexdigest()
     release = Release("tiny-model==1.0", MEMBER, digest)
-    monkeypatch.setitem(artifacts.RELEASES, NAME, release)
+    monkeypatch.setitem(releases.RELEASES, NAME, release)
     return release
 
 

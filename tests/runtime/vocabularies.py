@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from decodelog.fsm.errors import Problem
-from decodelog.runtime.model.artifacts import find_model
+from decodelog.runtime.model.releases import find_model
 from decodelog.runtime.text.tokenizer import TextInterface, load_text
 
 NAME = "smollm2-135m-instruct"

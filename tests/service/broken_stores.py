@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -68,9 +68,9 @@ class Early(Halved):
         self._later()
         return self._store.row(job)
 
-    def waiting(self, jobs: Collection[str] | None, exclude: Collection[str]) -> bool:
+    def waiting(self, *given: Any) -> bool:
         self._later()
-        return self._store.waiting(jobs, exclude)
+        return self._store.waiting(*given)
 
 
 STORES = {"sound": lambda store: store, "halved": Halved, "early": Early}

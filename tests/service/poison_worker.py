@@ -15,6 +15,7 @@ import sys
 import threading
 from typing import Any
 
+from decodelog.fsm.ports import ModelRef
 from decodelog.runtime.families.scripted.model import load_scripted
 from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.pace import Pace
@@ -54,8 +55,8 @@ class Deadly:
 
 
 def work(url: str, model: Any, poison: str, told: int) -> None:
-    def load(name: str) -> Any:
-        if told and name == poison:
+    def load(wanted: ModelRef) -> Any:
+        if told and wanted.name == poison:
             os.write(told, b"!")
             threading.Event().wait()  # until it is killed
         return Deadly(model, poison)

@@ -114,7 +114,8 @@ def test_what_ends_a_run_is_raised_in_the_task(sqlite_url: str, short_model: Pat
         job = await log.submit(str(short_model), prompt="a")
         (short_model / "scripted.json").unlink()
         log.log.models._loaded.clear()
-        with pytest.raises(decodelog.errors.UnknownModel):
+        log.log.models._found.clear()
+        with pytest.raises(decodelog.errors.ModelNotHere):
             async for _ in job.run():
                 pass
 

@@ -172,7 +172,9 @@ def test_a_reexecuting_audit_names_the_first_level_that_fails(tmp_path: Path, mo
 @pytest.mark.contract("LOG-3", "ENV-9")
 def test_a_job_that_cannot_be_run_again_is_named_and_the_others_are_run(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    models = [script(tmp_path / name, script={"text": TEXT}) for name in ("kept", "gone", "changed", "whole")]
+    models = [
+        script(tmp_path / name, script={"text": f"{name} {TEXT}"}) for name in ("kept", "gone", "changed", "whole")
+    ]
     asked = ("--prompt", "Go", "--max-new-tokens", 4, "--json")
     damaged, *names = (decodelog("run", "--model", of, *asked, db=url).json["job"] for of in (models[0], *models))
     with sqlite3.connect(tmp_path / "jobs.db") as connection:
@@ -185,7 +187,7 @@ def test_a_job_that_cannot_be_run_again_is_named_and_the_others_are_run(tmp_path
     told = decodelog("audit", "--reexecute", "--json", db=url)
     assert (told.code, told.json["faults"]) == (1, alone.json["faults"])
     assert [(each["job"], each["code"]) for each in told.json["not_run"]] == [
-        (names[1], "unknown_model"), (names[2], "not_admissible"),
+        (names[1], "model_not_here"), (names[2], "model_not_here"),
     ]  # fmt: skip
     lines = decodelog("audit", "--reexecute", db=url).stdout.splitlines()
     assert any(line.startswith(f"{names[2]} could not be run again: ") for line in lines)

@@ -42,6 +42,6 @@ def test_a_folder_that_holds_another_model_by_now_gives_no_fork(tmp_path: Path, 
     assert decodelog("run", "--model", model, "--prompt", "Go", "--max-new-tokens", 5, db=sqlite_url).code == 0
     script(model, script={"text": "Something else."})
     refused = decodelog("fork", jobs(sqlite_url)[0].job, "--at", 3, "--json", db=sqlite_url)
-    assert (refused.code, refused.error["code"]) == (2, "not_admissible")
-    assert refused.error["check"].startswith("artifact.")
+    assert (refused.code, refused.error["code"]) == (2, "model_not_here")
+    assert refused.error["artifact"] == jobs(sqlite_url)[0].artifact
     assert len(jobs(sqlite_url)) == 1

@@ -254,9 +254,10 @@ def test_a_job_whose_model_has_changed_is_left_to_others(sqlite_url: str, made: 
     job = decodelog("submit", "--model", made["GOOD"], "--prompt", "x", db=sqlite_url).stdout.strip()
     script(Path(made["GOOD"]), script={"text": "another"})
     resumed = decodelog("resume", job, "--json", db=sqlite_url)
-    assert (resumed.code, resumed.error["code"]) == (2, "not_admissible")
+    assert (resumed.code, resumed.error["code"]) == (2, "model_not_here")
+    assert "what lies there has another digest" in resumed.error["message"]
     drained = decodelog("worker", "--drain", db=sqlite_url)
-    assert (drained.code, "is left to others" in drained.stderr) == (1, True)
+    assert (drained.code, "are left to others" in drained.stderr) == (1, True)
     (row,) = jobs(sqlite_url)
     assert (row.status.value, row.owner, row.head.sequence) == ("ADMITTED", None, 1)
     script(Path(made["GOOD"]), script={"text": "good"})

@@ -157,7 +157,7 @@ def test_a_job_under_its_models_hash_is_refused_until_placed(model: str, sqlite_
     Path(model).rename(tmp_path / "moved")
     assert decodelog("restore", tmp_path / "logs", db=there).code == 0
     refused = decodelog("resume", job, "--json", db=there)
-    assert (refused.code, refused.error["code"]) == (2, "unknown_model")
+    assert (refused.code, refused.error["code"]) == (2, "model_not_here")
     assert decodelog("restore", tmp_path / "logs", "--model", tmp_path / "moved", db=there).code == 0
     resumed = decodelog("resume", job, "--json", db=there)
     assert (resumed.code, resumed.json["usage"]["completion_tokens"]) == (0, 3)

@@ -10,8 +10,8 @@ import pytest
 
 from decodelog.fsm.errors import IdempotencyConflict
 from decodelog.fsm.request.draft import draft_from
-from decodelog.runtime.model.artifacts import find_model
 from decodelog.runtime.model.native import NativeModel
+from decodelog.runtime.model.releases import find_model
 from decodelog.service.jobs.family import submit_choices
 from decodelog.service.jobs.submit import named_ms, new_job_name
 from decodelog.service.streams.reading import transcript_of

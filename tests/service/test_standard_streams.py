@@ -38,6 +38,8 @@ db upgrade
 db current
 db check
 model ls
+model show nothing
+model register nothing
 model fetch nothing
 diagram
 doctor

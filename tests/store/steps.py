@@ -78,9 +78,10 @@ def admit(
     idempotency_key: str | None = None,
     identity: str = IDENTITY,
     model: str = "scripted",
+    artifact: str = "",
 ) -> Writer:
     """A writer for a job that was just admitted."""
-    store.admit(job, identity, model, 5, envelope(job), idempotency_key)
+    store.admit(job, identity, model, 5, envelope(job), idempotency_key, artifact=artifact)
     return Writer(job, store.row(job).head)
 
 

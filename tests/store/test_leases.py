@@ -15,7 +15,7 @@ from steps import admit, digest, write
 from decodelog.fsm.limits import TENURES_STALLED_MAX
 from decodelog.fsm.machine.events import AttemptStarted
 from decodelog.fsm.machine.states import Status
-from decodelog.fsm.ports import Append, Caution, Claim, Outcome
+from decodelog.fsm.ports import Append, Caution, Claim, ModelRef, Outcome
 from decodelog.store.database import tables
 from decodelog.store.engine import open_store
 from decodelog.store.memory.log import MemoryStore
@@ -345,8 +345,9 @@ def test_jobs_of_models_that_have_no_room_are_left_to_others(store: AnyStore) ->
     for number, of in enumerate(["full", "free", "full", "free"]):
         admit(store, f"job-{number}", model=of)
     store.claim("dead", HOUR_MS, 1)
-    assert taken(store.claim("worker-1", HOUR_MS, 9, full=["full"])) == [("job-1", 1), ("job-3", 1)]
-    assert store.claim("worker-1", HOUR_MS, 9, dead=["dead"], caution=AT_ONCE, full=["full", "free"]) == []
+    full, both = [ModelRef("full")], [ModelRef("full"), ModelRef("free")]
+    assert taken(store.claim("worker-1", HOUR_MS, 9, barred=full)) == [("job-1", 1), ("job-3", 1)]
+    assert store.claim("worker-1", HOUR_MS, 9, dead=["dead"], caution=AT_ONCE, barred=both) == []
     assert taken(store.claim("worker-2", HOUR_MS, 9)) == [("job-2", 1)]
 
 

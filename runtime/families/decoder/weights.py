@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ def weight_files(directory: Path) -> list[Path]:
             raise UnsupportedModel("weights", others[0], "safetensors (save it so, or fetch the model's safetensors)")
         raise BrokenArtifact(str(directory), "holds no safetensors weights")
     return [check_file(path) for path in files]
+
+
+def count_parameters(directory: Path) -> int:
+    """How many numbers the checkpoint's weights have, as they are stored. Errors: those of `weight_files`."""
+    total = 0
+    for path in weight_files(directory):
+        if path.name != INDEX:
+            file: Any = safe_open(path, framework="pt")
+            total += sum(prod(file.get_slice(name).get_shape()) for name in tuple(file.keys()))
+    return total
 
 
 def _places(index: Path) -> dict[str, str]:

@@ -51,7 +51,7 @@ def compare(
             verdict = against(run_in(store, name, level), run_in(store, find_job(store, other), level), level)
         else:
             with terminal.progress("running it again"):
-                model = Models(home(), lanes=1).load(store.row(name).model)
+                model = Models(home(), lanes=1).load(*store.row(name).wanted)
                 verdict = against_reexecution(store, model, name, level)
     if json:
         terminal.write_json(plain(verdict))

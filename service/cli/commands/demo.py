@@ -70,7 +70,8 @@ class Narrator:
 
 def _fetched(model: str, narrator: Narrator) -> str:
     """The model's name or absolute directory, once it is on this machine."""
-    from ....runtime.model.artifacts import RELEASES, fetch_model
+    from ....runtime.model.artifacts import fetch_model
+    from ....runtime.model.releases import RELEASES
 
     name = lasting_name(model)
     if name in RELEASES:

@@ -32,7 +32,7 @@ def fork(
     with opened(db) as store:
         parent = find_job(store, job)
         with terminal.progress("loading the model"):
-            model = Models(home(), lanes=1).load(store.row(parent).model)
+            model = Models(home(), lanes=1).load(*store.row(parent).wanted)
             made = fork_job(store, model, parent, at, flags.given(), now_ms(), flags.idempotency_key, retain_ms)
     with terminal.acknowledging(f"job {made.job} is admitted, and nobody reads standard output: do not fork it again"):
         if json:

@@ -10,7 +10,7 @@ import typer
 
 from ....fsm.errors import ConflictingFlags, Terminal
 from ...database import opened
-from ...jobs.listing import listed
+from ...jobs.listing import listed, missed_by
 from ...jobs.naming import find
 from .. import terminal
 from ..edge import FAILED, end_with, told_damage
@@ -39,16 +39,18 @@ def jobs(
     if last is None and not every and not json:
         last = LISTED
     with opened(db) as store:
+        missing = store.missing()
         if json:
-            _write_array([listed(row) for row in page] for page in store.pages(last))
+            _write_array([listed(row, missing) for row in page] for page in store.pages(last))
             return
         table = Table(("JOB", "STATE", "FINISH", "IN", "OUT", "CREATED", "MODEL"), numbers=("IN", "OUT"))
         shown = 0
         for page in store.pages(last):
             shown += len(page)
+            states = [_state(row, missed_by(row, missing)) for row in page]
             table.write(
-                [(row.job, _state(row), row.finish, row.prompt, row.output, _when(row.created_ms), row.model)
-                 for row in page]
+                [(row.job, state, row.finish, row.prompt, row.output, _when(row.created_ms), row.model)
+                 for row, state in zip(page, states, strict=True)]
             )  # fmt: skip
         if shown == last and (older := store.count() - shown) > 0:
             terminal.say(f"{older} older jobs are not shown; --all shows them", style="dim")
@@ -71,6 +73,7 @@ def show(job: options.JobOrFamily, db: options.Database = None, json: options.Js
         found = find(store, job)
         rows = [store.row(name) for name in found.jobs]
         read = [proven_of(store, name) for name in found.jobs]
+        missing = store.missing()
     results = [transcript.result() for transcript, _ in read]
     damage = next((damage for _, damage in read if damage is not None), None)
     say_missing(found)
@@ -79,14 +82,14 @@ def show(job: options.JobOrFamily, db: options.Database = None, json: options.Js
         terminal.write_json(told(found, each))
         return end_with(damage, json)
     shown = [
-        (terminal.heading(row.job) if found.is_family else "") + _shown(row, result)
+        (terminal.heading(row.job) if found.is_family else "") + _shown(row, result, missed_by(row, missing))
         for row, result in zip(rows, results, strict=True)
     ]
     terminal.write("\n".join(shown))
     end_with(damage, json)
 
 
-def _shown(row: JobRow, result: dict[str, Any]) -> str:
+def _shown(row: JobRow, result: dict[str, Any], missed: str | None) -> str:
     from ..printer import ending
 
     usage = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in result["usage"].items())
@@ -94,6 +97,8 @@ def _shown(row: JobRow, result: dict[str, Any]) -> str:
         "job": row.job,
         "state": f"{result['state']} ({ending(result)})" if row.status.terminal else result["state"],
         "model": row.model,
+        "artifact": row.artifact or None,
+        "waits": f"no worker has its model: {missed} looked for it; start one with --models DIR" if missed else None,
         "identity": row.identity,
         "created": _when(row.created_ms),
         "usage": usage,
@@ -135,10 +140,11 @@ def cancel(
         raise typer.Exit(FAILED)
 
 
-def _state(row: JobRow) -> str:
-    """The job's state; where its tenures stall, how many in a row."""
+def _state(row: JobRow, missed: str | None) -> str:
+    """The job's state; where its tenures stall, how many in a row, and where its model is missing, that."""
     if not row.status.terminal:
-        return row.status.value + (f" (stalled {row.stalled})" if row.stalled else "")
+        why = [*(["no worker has its model"] if missed else []), *([f"stalled {row.stalled}"] if row.stalled else [])]
+        return row.status.value + (f" ({', '.join(why)})" if why else "")
     kept = "erased" if row.erased_ms is not None else "sealed" if row.sealed_ms is not None else ""
     return row.status.value + (f" ({kept})" if kept else "")
 

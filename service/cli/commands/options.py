@@ -55,6 +55,16 @@ CacheDir = Annotated[
 ]
 
 
+ModelFolders = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--models",
+        metavar="DIR",
+        help="Look for jobs' models here too: a checkpoint, or a folder of checkpoints; repeatable (DECODELOG_MODELS).",
+        show_default=False,
+    ),
+]
+
 LANES = 8
 Lanes = Annotated[int, typer.Option("--lanes", min=1, max=1024, metavar="N", help="Jobs to run at a time.")]
 

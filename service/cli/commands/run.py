@@ -15,7 +15,7 @@ import typer
 from ....fsm.errors import ContentErased, DatabaseMoved
 from ....fsm.errors.redaction import redacted_url
 from ...database import now_ms, opened
-from ...jobs.models import Models, home, lasting_name
+from ...jobs.models import Models, home
 from ...jobs.naming import Found, find
 from .. import terminal
 from ..draft_flags import DraftFlags, takes_draft
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ....fsm.ports import Store
     from ....fsm.reading.emission import Emission
     from ....fsm.request.draft import Draft
+    from ...database import AnyStore
     from ...jobs.family import Asked
 
 LANES_MAX = 16  # jobs of a family at a time: each holds the keys and values of a whole context
@@ -72,6 +73,7 @@ def resume(
     job: options.MaybeJobOrFamily = None,
     every: All = False,
     rebuild: options.Rebuild = "prefill",
+    models: options.ModelFolders = None,
     cache_dir: options.CacheDir = None,
     db: options.Database = None,
     json: options.Json = False,
@@ -84,23 +86,26 @@ def resume(
         if job is not None:
             found = find(store, job)
             say_missing(found)
-            finish(store, _models(len(found.jobs)), found, db, json, form, cache_dir)
+            finish(store, _models(len(found.jobs), models), found, db, json, form, cache_dir)
         else:
             unfinished = [row.job for row in store.rows() if not row.status.terminal]
-            work(store, unfinished, json=json, drain=True, form=form, cache_dir=cache_dir)
+            work(store, unfinished, json=json, drain=True, form=form, cache_dir=cache_dir, folders=models)
 
 
-def _models(jobs: int) -> Models:
-    return Models(home(), lanes=min(jobs, LANES_MAX))
+def _models(jobs: int, folders: Sequence[Path] | None = None) -> Models:
+    return Models(home(), lanes=min(jobs, LANES_MAX), folders=folders or ())
 
 
-def _submit(store: Store, models: Models, flags: DraftFlags, draft: Draft) -> Asked:
-    name, retain_ms = lasting_name(flags.model), flags.retain_ms
+def _submit(store: AnyStore, models: Models, flags: DraftFlags, draft: Draft) -> Asked:
     with terminal.progress(f"loading {flags.model}"):
         from ...jobs.family import submit_choices
+        from ...jobs.registering import describe, ignored_defaults, told_defaults
 
-        model = models.load(name)
-        return submit_choices(store, model, name, draft, now_ms(), flags.idempotency_key, retain_ms)
+        model, name = describe(store, models, flags.model)
+        asked = submit_choices(store, model, name, draft, now_ms(), flags.idempotency_key, flags.retain_ms)
+    if ignored := ignored_defaults(model.facts, draft):
+        terminal.say(told_defaults(ignored), style="dim")
+    return asked
 
 
 def finish(

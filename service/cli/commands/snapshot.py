@@ -87,7 +87,7 @@ def snapshot(
         name = find_job(store, job)
         check_writable(out, force)  # a model takes long to load
         with terminal.progress("loading the model"):
-            model = Models(home(), lanes=1).load(store.row(name).model) if tensors else None
+            model = Models(home(), lanes=1).load(*store.row(name).wanted) if tensors else None
             taken = take(store, model, name, out, new_worker_name(), how)
     if json:
         terminal.write_json({"file": str(out)} | taken._asdict())

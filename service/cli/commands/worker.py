@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ....fsm.errors import LostTenure
+from ....fsm.errors import LostTenure, ModelNotHere
 from ...advice import advised
 from ...database import opened
 from ...jobs.listing import ended, line
@@ -30,6 +30,7 @@ Drain = Annotated[bool, typer.Option("--drain", help="End when no job is left to
 
 def worker(
     drain: Drain = False,
+    models: options.ModelFolders = None,
     lanes: options.Lanes = options.LANES,
     rebuild: options.Rebuild = "prefill",
     cache_dir: options.CacheDir = None,
@@ -40,7 +41,7 @@ def worker(
     form = options.rebuild_form(rebuild)
     with opened(db, create=True) as store:
         terminal.say("working; Ctrl-C ends after the step at hand and leaves unfinished jobs to others", style="dim")
-        work(store, json=json, drain=drain, form=form, lanes=lanes, cache_dir=cache_dir)
+        work(store, json=json, drain=drain, form=form, lanes=lanes, cache_dir=cache_dir, folders=models)
 
 
 def work(
@@ -52,15 +53,15 @@ def work(
     form: str,
     lanes: int = options.LANES,
     cache_dir: Path | None = None,
+    folders: Sequence[Path] | None = None,
 ) -> None:
     """Run `jobs`, or all there are. Exits with 1 where one failed or could not be run here, as Ctrl-C does with 130."""
     from ....runtime.loop.pace import Pace
     from ...jobs.compose import new_worker
 
     watch = Watch(json)
-    worker = new_worker(
-        store, Models(home(), lanes), watch.see, watch.hear, form, Pace(lanes_max=lanes), cache_dir, say=terminal.warn
-    )
+    models = Models(home(), lanes, folders=folders or ())
+    worker = new_worker(store, models, watch.see, watch.hear, form, Pace(lanes_max=lanes), cache_dir, say=terminal.warn)
     stopped: list[int] = []
 
     def stop(number: int, frame: object) -> None:
@@ -100,7 +101,8 @@ class Watch:
     def hear(self, job: str, problem: Problem) -> None:
         # A job that another worker took over goes on there; nothing of it has failed.
         self.failed += not isinstance(problem, LostTenure)
-        terminal.say(f"job {job} is left to others: {advised(problem)}", style="yellow")
+        which = "jobs of one model are" if isinstance(problem, ModelNotHere) else f"job {job} is"
+        terminal.say(f"{which} left to others: {advised(problem)}", style="yellow")
         self._jobs.discard(job)
         self._say()
 

@@ -7,7 +7,20 @@ from typing import TypeVar
 
 from ....fsm.errors import DatabaseLocked, DatabaseUnavailable
 from ....fsm.machine.events import Event
-from ....fsm.ports import Admission, Append, AppendResult, Caution, Claim, Command, Durable, Head, JobRow, Record, Store
+from ....fsm.ports import (
+    Admission,
+    Append,
+    AppendResult,
+    Caution,
+    Claim,
+    Command,
+    Durable,
+    Head,
+    JobRow,
+    ModelRef,
+    Record,
+    Store,
+)
 from ....fsm.reading.snapshot import Keep, Snapshot
 from .faults import Faults
 from .scheduler import Process, Scheduler
@@ -97,9 +110,12 @@ class Connection:
         event: Event,
         idempotency_key: str | None,
         retain_ms: int | None = None,
+        artifact: str = "",
     ) -> Admission:
         admit = self._store.admit
-        return self._do("admit", lambda: admit(job, identity, model, prompt, event, idempotency_key, retain_ms))
+        return self._do(
+            "admit", lambda: admit(job, identity, model, prompt, event, idempotency_key, retain_ms, artifact)
+        )
 
     def append(self, batch: Sequence[Append]) -> list[AppendResult]:
         return self.begin(batch)()
@@ -148,9 +164,10 @@ class Connection:
         dead: Collection[str] = (),
         exclude: Collection[str] = (),
         caution: Caution | None = None,
-        full: Collection[str] = (),
+        barred: Collection[ModelRef] = (),
     ) -> list[Claim]:
-        return self._do("claim", lambda: self._store.claim(worker, lease_ms, limit, jobs, dead, exclude, caution, full))
+        claim = self._store.claim
+        return self._do("claim", lambda: claim(worker, lease_ms, limit, jobs, dead, exclude, caution, barred))
 
     def heartbeat(self, worker: str, lease_ms: int) -> frozenset[str]:
         if self._faults.left and self._faults.strike("heartbeat", 10.0):
@@ -163,8 +180,16 @@ class Connection:
     def owners(self) -> frozenset[str]:
         return self._do("owners", self._store.owners)
 
-    def waiting(self, jobs: Collection[str] | None, exclude: Collection[str]) -> bool:
-        return self._do("waiting", lambda: self._store.waiting(jobs, exclude))
+    def waiting(
+        self, jobs: Collection[str] | None, exclude: Collection[str], barred: Collection[ModelRef] = ()
+    ) -> bool:
+        return self._do("waiting", lambda: self._store.waiting(jobs, exclude, barred))
+
+    def note_missing(self, model: ModelRef, worker: str | None) -> None:
+        self._do("note", lambda: self._store.note_missing(model, worker))
+
+    def missing(self) -> dict[ModelRef, str]:
+        return self._do("missing", self._store.missing)
 
     # ---- the inbox ----
 

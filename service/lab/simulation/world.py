@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ....fsm.errors import LostTenure, Problem, Transient
 from ....fsm.machine.state import State
-from ....fsm.ports import Command
+from ....fsm.ports import Command, ModelRef
 from ....fsm.reading.emission import Emission
 from ....runtime.loop.context import Context
 from ....runtime.loop.pace import SNAPSHOT_EVENTS, Pace
@@ -210,12 +210,12 @@ class World:
             self.found.append(f"{process.name} ended with {process.failure!r}")
 
     def _worker(self, process: Process, devices: dict[str, Device]) -> Worker:
-        def load(name: str) -> Device:
+        def load(wanted: ModelRef) -> Device:
             self.scheduler.point(process, "model.load")
             if self._loads_ms:
                 self.scheduler.wait(process, None, self.draws.randrange(self._loads_ms))
             device = Device(model(), self.scheduler, process, self.faults, self.device_faults, self._room, self._candid)
-            return devices.setdefault(name, device)
+            return devices.setdefault(wanted.name, device)
 
         def read(job: str, emissions: Sequence[Emission], state: State) -> None:
             self._read(process, job, emissions)

@@ -13,7 +13,8 @@ from ....fsm.failpoints import ONE_STATEMENT, POINTS, Reached, unheard
 from ....fsm.ports import Store
 from ....store.engine import open_store
 from ...database import now_ms
-from ...jobs.models import SCRIPT_FILE, Models
+from ...jobs.models import Models
+from ...jobs.shelf import SCRIPT_FILE
 from . import child
 from .child import ANYWHERE, MOMENT_S, Ended, Mark, Place
 from .databases import Ground

@@ -109,8 +109,10 @@ class PostgresGround:
         self._do(f"TRUNCATE {', '.join(self._tables)} RESTART IDENTITY")
         if scene in self._kept:
             for table in self._tables:
-                last = f"SELECT max(id) FROM {table}"
                 self._do(f"INSERT INTO {table} SELECT * FROM {scene}_{table}")
+                if "id" not in metadata.tables[table].columns:
+                    continue
+                last = f"SELECT max(id) FROM {table}"
                 self._do(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), id) FROM ({last}) AS rows (id)")
             return
         prepare(self.url)

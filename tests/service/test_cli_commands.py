@@ -14,9 +14,10 @@ from commandline import TEXT, decodelog, jobs, script
 from decodelog.fsm.errors import DatabaseUnavailable, LostTenure
 from decodelog.fsm.request.draft import Draft, draft_from
 from decodelog.service.cli import terminal
-from decodelog.service.cli.app import EXAMPLES
+from decodelog.service.cli.commands import COMMANDS
 from decodelog.service.cli.commands.worker import Watch
 from decodelog.service.cli.draft_flags import DraftFlags
+from decodelog.service.jobs.submit import CHANCE_DIGITS, DIGITS
 from decodelog.service.streams.reading import transcript_of
 from decodelog.store.engine import open_store
 
@@ -121,15 +122,20 @@ def test_resume_all_brings_every_unfinished_job_to_its_end(db: str, short_model:
     assert decodelog("resume", done, db=db).stdout == f"{TEXT}\n"
 
 
-def test_a_job_is_named_by_any_beginning_that_no_other_has(db: str, short_model: Path, done: str) -> None:
-    assert decodelog("show", done[:8], "--json", db=db).json["job"] == done
+def test_a_job_is_named_by_any_beginning_that_no_other_has(
+    db: str, short_model: Path, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert decodelog("show", done[:2], "--json", db=db).json["job"] == done
+    assert decodelog("show", "@last", "--json", db=db).json["job"] == done
+    noise = sum(DIGITS.index(digit) * 32**place for place, digit in enumerate(reversed(done[:CHANCE_DIGITS])))
+    monkeypatch.setattr("secrets.randbits", lambda bits: noise ^ 1)
     other = decodelog("submit", "--model", short_model, "--prompt", "Go", db=db).stdout.strip()
-    ambiguous = decodelog("show", "01", "--json", db=db)
+    ambiguous = decodelog("show", done[:3], "--json", db=db)
     assert (ambiguous.code, ambiguous.error["code"]) == (2, "ambiguous_job")
     assert ambiguous.error["candidates"] == [done, other]
     unknown = decodelog("show", done[:-1] + "-", "--json", db=db)
     assert (unknown.code, unknown.error["code"], unknown.error["candidates"][-1]) == (2, "unknown_job", done)
-    assert done in decodelog("show", "zz", db=db).stderr
+    assert done in decodelog("show", "ulli", db=db).stderr
 
 
 @pytest.mark.contract("OUT-7")
@@ -350,11 +356,13 @@ def test_models_are_listed_and_unknown_ones_refused(tmp_path: Path, monkeypatch:
 
 def test_every_command_explains_itself_with_an_example() -> None:
     everything = decodelog("--help").stdout
-    for command, examples in EXAMPLES.items():
-        helped = decodelog(command.__name__, "--help")
+    for name, listed in COMMANDS.items():
+        helped = decodelog(name, "--help")
         assert helped.code == 0
-        assert f" {command.__name__} " in everything
-        assert helped.stdout.count("Example: decodelog") == len(examples)
+        assert f"  {name} " in everything
+        assert helped.stdout.count("Example: decodelog") == len(listed.examples)
+        assert listed.examples or "Commands:" in helped.stdout
+        assert all(example.startswith(f"decodelog {name}") for example in listed.examples)
     assert decodelog("--version").stdout.startswith("decodelog ")
 
 

@@ -36,7 +36,6 @@ def compare(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Compare two jobs step by step at six levels, or one with its request run again; a difference exits with 1."""
     from ....fsm.reading.compare import LEVELS
     from ...inspect.compare import against, against_reexecution, plain, run_in, told
 

@@ -33,7 +33,6 @@ Wait = Annotated[float, typer.Option("--wait", min=0.0, metavar="S", help="Secon
 def jobs(
     last: Last = None, every: options.AllJobs = False, db: options.Database = None, json: options.Json = False
 ) -> None:
-    """List the newest jobs, oldest first: the last 1000 in a table, all of them with --all or as JSON."""
     if every and last is not None:
         raise ConflictingFlags("--all and --last", "give one of them")
     if last is None and not every and not json:
@@ -64,7 +63,6 @@ def _write_array(pages: Iterator[list[dict[str, Any]]]) -> None:
 
 
 def show(job: options.JobOrFamily, db: options.Database = None, json: options.Json = False) -> None:
-    """Print a job, or each of a family: how it stands, its usage, and its text so far."""
     from ...streams.reading import proven_of
 
     with opened(db) as store:
@@ -109,7 +107,6 @@ def _shown(row: JobRow, result: dict[str, Any]) -> str:
 def cancel(
     job: options.JobOrFamily, wait: Wait = 30.0, db: options.Database = None, json: options.Json = False
 ) -> None:
-    """End a job or a family now, with exactly the tokens it has; what has ended otherwise stays so."""
     from ...jobs.cancel import cancel_all
     from ...jobs.incarnation import new_worker_name
 

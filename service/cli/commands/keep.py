@@ -58,7 +58,6 @@ def seal(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Compress the logs of ended jobs, each into one row that shows the same; exit 1 where one is refused."""
     if bool(job) is every:
         raise typer.BadParameter("name jobs, or give --all")
     if older_than is not None and not every:
@@ -87,10 +86,6 @@ def erase(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Erase prompt, output and request of ended jobs for good; the chain of their logs can still be proven.
-
-    On a terminal it asks first. Elsewhere it takes whole names only, or --yes.
-    """
     from ...retention.erase import check_ended, forks_of
     from ...retention.sweep import Due, erase_all
 
@@ -129,7 +124,6 @@ def sweep(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Erase what is past its --retain, seal what ended long ago, remove what --cache-dir has of ended jobs."""
     from ...retention.sweep import due
     from ...retention.sweep import sweep as sweep_jobs
 

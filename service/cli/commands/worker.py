@@ -36,7 +36,6 @@ def worker(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Run jobs as they come, and print a line for each that ends."""
     form = options.rebuild_form(rebuild)
     with opened(db, create=True) as store:
         terminal.say("working; Ctrl-C ends after the step at hand and leaves unfinished jobs to others", style="dim")

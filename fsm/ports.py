@@ -227,6 +227,16 @@ class EventLog(Protocol):
         """All jobs, oldest first."""
 
 
+class Named(Protocol):
+    """Jobs by their names."""
+
+    def row(self, job: str) -> JobRow:
+        """One job's listing; UnknownJob where there is none."""
+
+    def names(self, beginning: str = "", last: int | None = None) -> list[str]:
+        """The names that begin so, or the `last` newest of them, oldest first."""
+
+
 class Snapshots(Protocol):
     """Where live jobs stood a while ago, so that a load need not begin at the log's start.
 
@@ -316,8 +326,8 @@ class Bell(Protocol):
         """Release what it listens by; idempotent."""
 
 
-class Store(Log, Leases, Inbox, Protocol):
-    """All four over one database."""
+class Store(Log, Leases, Inbox, Named, Protocol):
+    """All of it over one database."""
 
     def bell(self) -> Bell:
         """A bell of the caller's own, which rings for what comes after."""

@@ -111,6 +111,12 @@ class DatabaseLog:
             found = connection.execute(select(jobs).order_by(jobs.c.id))
             return list(sound_rows(found))
 
+    def names(self, beginning: str = "", last: int | None = None) -> list[str]:
+        query = select(jobs.c.job).where(func.substr(jobs.c.job, 1, len(beginning)) == beginning)
+        with self._database.lenient() as connection:
+            found = connection.scalars(query.order_by(jobs.c.id.desc()).limit(last)).all()
+        return [name for name in reversed(found) if isinstance(name, str)]
+
     def pages(self, last: int | None = None) -> Iterator[list[JobRow]]:
         """All jobs or the `last` newest, oldest first, a page at a time: each page is one read."""
         after = self._before(last)

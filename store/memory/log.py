@@ -157,6 +157,11 @@ class MemoryStore:
         with self._lock:
             return [job.row() for job in self._jobs.values()]
 
+    def names(self, beginning: str = "", last: int | None = None) -> list[str]:
+        with self._lock:
+            found = [name for name in self._jobs if name.startswith(beginning)]
+        return found if last is None else found[-last:]
+
     def pages(self, last: int | None = None) -> Iterator[list[JobRow]]:
         rows = self.rows()
         yield rows if last is None else rows[-last:]

@@ -19,7 +19,7 @@ from ..edge import FAILED, REFUSED, report
 from . import options
 
 if TYPE_CHECKING:
-    from ....fsm.ports import EventLog
+    from ....fsm.ports import Named
     from ...retention.erase import Erased
     from ...retention.seal import Sealed
     from ...retention.sweep import Due, Refused, Uncached
@@ -102,7 +102,7 @@ def erase(
         told.scrubbed = erase_all(store, jobs, told.hear, cache_dir)
 
 
-def confirm(log: EventLog, given: Sequence[str], jobs: Sequence[str]) -> None:
+def confirm(log: Named, given: Sequence[str], jobs: Sequence[str]) -> None:
     """Have somebody at a terminal say yes to these jobs. Errors: WholeNameNeeded where nobody is there to be asked."""
     if terminal.can_ask():
         for name in jobs:
@@ -147,7 +147,7 @@ def tell_due(found: Due, json: bool) -> None:
             terminal.write("".join(f"{name} would be {PAST[what]}\n" for name in names))
 
 
-def named(store: EventLog, names: list[str]) -> list[str]:
+def named(store: Named, names: list[str]) -> list[str]:
     """Every job that these names find, each once, in order."""
     return list(dict.fromkeys(each for name in names for each in find(store, name).jobs))
 

@@ -326,8 +326,8 @@ class Bell(Protocol):
         """Release what it listens by; idempotent."""
 
 
-class Store(Log, Leases, Inbox, Named, Protocol):
-    """All of it over one database."""
+class Store(Log, Leases, Inbox, Protocol):
+    """All four over one database."""
 
     def bell(self) -> Bell:
         """A bell of the caller's own, which rings for what comes after."""

@@ -84,8 +84,8 @@ def find(log: Named, prefix: str) -> Found:
         return Found(found[0], families.get(found[0], found))
     if found:
         raise AmbiguousJob(prefix, len(found), found[-CANDIDATES_SHOWN:])
-    newest = _families(log.names(last=CANDIDATES_READ))
-    raise UnknownJob(prefix, sorted(newest, key=lambda name: _shared(name, prefix))[-CANDIDATES_SHOWN:])
+    others = _families(log.names(last=CANDIDATES_READ))
+    raise UnknownJob(prefix, sorted(others, key=lambda name: _shared(name, prefix))[-CANDIDATES_SHOWN:])
 
 
 def find_job(log: Named, prefix: str) -> str:

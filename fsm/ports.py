@@ -109,6 +109,7 @@ class JobRow:
     stalled     tenures in a row that ended without a release and brought no token, as of the newest claim; those that
                 somebody asked for (see `Caution`) are left out
     retain_ms   how long its content may stay from its end on; None: for ever
+    output_max  output tokens at most, as the request says; None where that is not known here
     """
 
     job: str
@@ -129,6 +130,7 @@ class JobRow:
     retain_ms: int | None = None
     sealed_ms: int | None = None
     erased_ms: int | None = None
+    output_max: int | None = None
 
 
 class Admission(NamedTuple):

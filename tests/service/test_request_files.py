@@ -203,6 +203,27 @@ def test_a_pipe_in_which_nothing_comes_is_not_waited_for(model: str, sqlite_url:
     assert jobs(sqlite_url) == []
 
 
+@pytest.mark.contract("ENV-7")
+def test_show_tells_what_is_not_as_usual_and_all_of_it_where_asked(model: str, sqlite_url: str) -> None:
+    request = ("--temperature", 0.8, "--seed", 7, "--stop", "x" * 200, "--max-new-tokens", 9, "--echo")
+    job = decodelog("run", "--model", model, "--prompt", "say " * 100, *request, "--json", db=sqlite_url).json["job"]
+    shown = decodelog("show", job, db=sqlite_url).stdout
+    for line in (
+        "temperature 0.8\n",
+        "seed 7\n",
+        "max_new_tokens 9\n",
+        "echo_prompt True\n",
+        "tokens    9/9 new ones\n",
+    ):
+        assert line in shown, line
+    assert f"prompt    401 tokens of text: {('say ' * 100)[:100]}...\n" in shown
+    assert ("x" * 200 in shown, "batch_width" in shown, "\nended     " in shown) == (False, False, True)
+    whole = decodelog("show", job, "--all", db=sqlite_url).stdout
+    assert ("x" * 200 in whole, "runtime.batch_width 1\n" in whole, "say " * 100 in whole) == (True, True, True)
+    sealed = decodelog("show", job, "--all", "--json", db=sqlite_url).json["request"]
+    assert (sealed["rng"]["seed"], len(sealed["prompt"]["token_ids"])) == (7, 401)
+
+
 # ---- end tokens ------------------------------------------------------------------------------------------------------
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
+import pty
 import re
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +22,7 @@ from typer.main import get_command
 
 from decodelog.service.cli import terminal
 from decodelog.service.cli.app import WIDTH_MAX, app
+from decodelog.service.cli.board import Board
 from decodelog.service.cli.visible import coloured, visible, visible_line
 
 CLIPBOARD, TITLE, CLEAR, C1 = "\x1b]52;c;QUJD\x07", "\x1b]0;mine\x07", "\x1b[2J\x1b[1A", "\x9b2J\x9d0;x\x9c"
@@ -194,6 +200,33 @@ def test_a_table_asks_no_terminal_for_its_width(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("LINES", raising=False)
     terminal.write_table(("NAME", "COUNT"), [("x" * 300, 7)])
     assert dumb.getvalue().splitlines()[1].split() == ["x" * 300, "7"]
+
+
+def test_a_board_is_drawn_over_and_makes_way_for_what_stays() -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 3, 12, 0, 0))
+    lines = ["one", f"two {CLEAR} and more", "three"]
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
+        board = Board(stream, lambda: lines)
+        board.draw()
+        lines[:] = ["four"]
+        board.draw()
+        with board.aside():
+            stream.write("stays\n")
+            stream.flush()
+        with board.shown():
+            pass
+        got = os.read(ours, 65536).decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert got.startswith("one\ntwo \\u001b[2\n\x1b[2A\x1b[Jfour\n\x1b[1A\x1b[Jstays\n")
+    assert got.endswith("stays\n") or got.endswith("four\n\x1b[1A\x1b[J")
+
+
+def test_a_board_is_no_concern_of_a_pipe() -> None:
+    pipe = io.StringIO()
+    with Board(pipe, lambda: ["one"]).shown():
+        pass
+    assert pipe.getvalue() == ""
 
 
 def test_help_has_whole_names_on_the_narrowest_terminal() -> None:

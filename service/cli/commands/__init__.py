@@ -48,12 +48,14 @@ COMMANDS: Final = {
     "jobs": _in(
         "jobs",
         "List the newest jobs, oldest first: the last 1000 in a table, all of them with --all or as JSON.",
-        "decodelog jobs --json",
+        "decodelog jobs --state live --watch",
+        "decodelog jobs --limit 5 --json",
     ),
     "show": _in(
         "jobs",
-        "Print a job, or each of a family: how it stands, its usage, and its text so far.",
-        "decodelog show 01a2 --json",
+        "Print a job, or each of a family: how it stands, its times, what it asks for, its usage and its text so far.",
+        "decodelog show @last",
+        "decodelog show 01a2 --all --json",
     ),
     "cancel": _in(
         "jobs",

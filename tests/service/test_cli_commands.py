@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -335,7 +334,7 @@ def test_a_worker_has_a_line_for_each_job_in_hand(db: str, short_model: Path) ->
     watch = Watch(json=False)
     for name in ("job-1", "job-2"):
         watch.see(name, [], before)
-    watch.see("job-1", [], replace(after, ending=None))
+    watch.see("job-1", [], after._replace(ending=None))
     first, second, rest = watch.lines()
     assert first.startswith(job)
     assert (f" {after.frontier.output}/256 tokens" in first, " 0/256 tokens" in second) == (True, True)

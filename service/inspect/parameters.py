@@ -37,7 +37,7 @@ def unusual(envelope: Envelope) -> dict[str, Any]:
 
 def sealed(envelope: Envelope) -> dict[str, Any]:
     """All fields but the prompt's ids, each under its plane's name and its own."""
-    planes = envelope.model_dump(by_alias=True)
+    planes = envelope.model_dump(mode="json", by_alias=True)
     return {
         f"{plane}.{name}": value
         for plane, fields in planes.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,7 @@ def test_a_worker_has_a_line_for_each_job_in_hand(db: str, short_model: Path) ->
     for name in ("job-1", "job-2"):
         watch.see(name, [], before)
     watch.see("job-1", [], after._replace(ending=None))
+    time.sleep(0.01)
     first, second, rest = watch.lines()
     assert first.startswith(job)
     assert (f" {after.frontier.output}/256 tokens" in first, " 0/256 tokens" in second) == (True, True)

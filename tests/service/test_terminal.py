@@ -247,7 +247,7 @@ def test_help_has_whole_names_on_the_narrowest_terminal() -> None:
             [sys.executable, "-c", ALL, json.dumps(names)], env=given, capture_output=True, encoding="utf-8"
         ).stdout
         assert "…" not in told
-        assert "..." not in told.replace("COMMAND [ARGS]...", "").replace("JOB...", "")
+        assert not re.search(r"[a-z,;']\.\.\.", told)  # nothing is cut off
         for command in commands.values():
             for option in command.params:
                 for name in option.opts:

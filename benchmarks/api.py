@@ -13,8 +13,8 @@ from resume import MODEL
 
 import decodelog
 from decodelog.fsm.request.draft import draft_from
-from decodelog.runtime.model.releases import find_model
 from decodelog.runtime.model.native import NativeModel
+from decodelog.runtime.model.releases import find_model
 from decodelog.service.database import now_ms
 from decodelog.service.jobs.models import home
 from decodelog.service.jobs.submit import submit

@@ -118,6 +118,7 @@ class JobRow:
     model       the name that its submitter has the model by; where that is found is for each process to say
     artifact    the digest of the model's artifact (see `artifact_digest`); empty where nobody said
     retain_ms   how long its content may stay from its end on; None: for ever
+    output_max  output tokens at most, as the request says; None where that is not known here
     """
 
     job: str
@@ -139,6 +140,7 @@ class JobRow:
     sealed_ms: int | None = None
     erased_ms: int | None = None
     artifact: str = ""
+    output_max: int | None = None
 
     @property
     def wanted(self) -> ModelRef:
@@ -245,6 +247,16 @@ class EventLog(Protocol):
 
     def rows(self) -> list[JobRow]:
         """All jobs, oldest first."""
+
+
+class Named(Protocol):
+    """Jobs by their names."""
+
+    def row(self, job: str) -> JobRow:
+        """One job's listing; UnknownJob where there is none."""
+
+    def names(self, beginning: str = "", last: int | None = None) -> list[str]:
+        """The names that begin so, or the `last` newest of them, oldest first."""
 
 
 class Snapshots(Protocol):

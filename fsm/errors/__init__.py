@@ -135,6 +135,7 @@ from .command import (
     UnreadableInput as UnreadableInput,
     UnwritableOutput as UnwritableOutput,
     WholeNameNeeded as WholeNameNeeded,
+    PromptMissing as PromptMissing,
     ConflictingFlags as ConflictingFlags,
     ExtraMissing as ExtraMissing,
     ChildFailed as ChildFailed,

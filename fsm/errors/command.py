@@ -69,6 +69,18 @@ class WholeNameNeeded(Rejected):
 
 
 @dataclass(eq=False)
+class PromptMissing(Rejected):
+    """Nobody has said what is to be completed or answered, and standard input, where it was looked for, has nothing."""
+
+    code = "prompt_missing"
+    says = (
+        "no prompt is given, and {reason}; give one of --prompt, --prompt-file, --user and --chat, a --request with "
+        "one, or text on standard input"
+    )
+    reason: str
+
+
+@dataclass(eq=False)
 class ConflictingFlags(Rejected):
     code = "conflicting_flags"
     says = "{flags} cannot be used together; {advice}"

@@ -87,6 +87,7 @@ class Markers(Plane):
 
 
 GrammarSource = Annotated[str, TextForm.VERBATIM, Field(min_length=1), text_within_bytes(limits.GRAMMAR_BYTES_MAX)]
+PROMPTS: Final = ("prompt", "messages", "token_ids")
 STRUCTURES: Final = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_calls")
 
 
@@ -180,7 +181,7 @@ class Draft(Asking):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
-        given = [name for name in ("prompt", "messages", "token_ids") if getattr(self, name) is not None]
+        given = [name for name in PROMPTS if getattr(self, name) is not None]
         if not given:
             raise violation("prompt", "one of prompt, messages and token_ids must be given")
         if len(given) > 1:
@@ -231,4 +232,4 @@ def draft_from(value: Any) -> Draft:
     try:
         return Draft.model_validate(value)
     except ValidationError as error:
-        raise typed(error, value) from error
+        raise typed(error, value, Draft.model_fields) from error

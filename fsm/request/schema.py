@@ -6,6 +6,8 @@ float field takes `1`, because RFC 8785 writes 1.0 so.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -77,8 +79,10 @@ Reserved = Annotated[tuple[()], JSON_LIST, ListOrder.ORDERED]
 """A list whose elements later versions of the program will define; empty until then, so its bytes stay."""
 
 
-def typed(error: ValidationError, value: Any) -> Rejected:
+def typed(error: ValidationError, value: Any, fields: Iterable[str] = ()) -> Rejected:
     """The first violation in the order of the document `value`, as one error of ours.
+
+    fields   what the document may have: a name that is none of them is told the nearest
 
     A bound exceeded becomes LimitExceeded, everything else SchemaViolation. What is missing comes after what is there.
     """
@@ -95,7 +99,9 @@ def typed(error: ValidationError, value: Any) -> Rejected:
         return LimitExceeded(limit=path_text(path) + (f" ({unit})" if unit else ""), value=amount, maximum=maximum)
     if kind.startswith("union_tag"):
         path = (*path, context["discriminator"].strip("'"))
-    return SchemaViolation(path=path_text(path), reason=_reason(first, found))
+    near = get_close_matches(str(path[0]), fields, 1) if kind == "extra_forbidden" and len(path) == 1 else []
+    hint = f"; the nearest is {near[0]}" if near else ""
+    return SchemaViolation(path=path_text(path), reason=_reason(first, found) + hint)
 
 
 def _followed(value: Any, location: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], Any]:

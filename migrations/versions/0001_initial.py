@@ -31,6 +31,7 @@ def jobs() -> None:
         sa.Column("idempotency_key", sa.Text()),
         sa.Column("created_ms", sa.BigInteger(), nullable=False),
         sa.Column("prompt", sa.BigInteger(), nullable=False),
+        sa.Column("output_max", sa.BigInteger()),
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("finish", sa.Text()),
         sa.Column("output", sa.BigInteger(), nullable=False),

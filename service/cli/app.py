@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ... import __version__
 from . import interrupts, standard, terminal
-from .commands import (
-    audit,
-    batch,
-    compare,
-    db,
-    demo,
-    diagram,
-    doctor,
-    explain,
-    export,
-    fork,
-    jobs,
-    keep,
-    model,
-    run,
-    snapshot,
-    streams,
-    torture,
-    worker,
-)
+from .commands import COMMANDS
 from .edge import Commands, run_to_end
+from .later import Later
 
 SUMMARY = "Durable, replayable language-model generation: a kill loses no token, and a resume repeats none."
+
+WIDTH_MAX = 120  # columns of help: longer lines are hard to read
 
 EPILOG = (
     "Exit codes: 0 done; 1 a job failed or a check found a fault; 2 wrong use or a refused request; "
@@ -41,67 +24,25 @@ EPILOG = (
     "\n\nBegin with: decodelog demo"
 )
 
+
+class Everything(Commands):
+    """The group of all commands, each imported when it is needed."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands.update({name: Later(name, listed) for name, listed in COMMANDS.items()})
+
+
 app = typer.Typer(
     name="decodelog",
-    cls=Commands,
+    cls=Everything,
     help=SUMMARY,
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": WIDTH_MAX},
 )
-
-EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
-    run.run: (
-        "decodelog run --model smollm2-135m-instruct --user 'Name three rivers.' --max-new-tokens 60",
-        "decodelog run --model ./checkpoint --prompt 'Once' --temperature 0.8 --seed 7 --json",
-        "decodelog run --model smollm2-135m-instruct --prompt 'Once' --temperature 0.8 --n 3 --batch-width 3",
-    ),
-    run.submit: (
-        "decodelog submit --model smollm2-135m-instruct --chat chat.json --idempotency-key order-17",
-        "decodelog submit --model registered --user 'Name three rivers.'",
-    ),
-    fork.fork: ("decodelog fork 01a2 --at 12 --temperature 1.1 --seed 3",),
-    run.resume: ("decodelog resume 01a2", "decodelog resume --all"),
-    batch.batch: ("decodelog batch requests.jsonl answers.jsonl --model smollm2-135m-instruct --lanes 16",),
-    worker.worker: ("decodelog worker --drain --lanes 16", "decodelog worker --models /models --models ./checkpoint"),
-    jobs.jobs: ("decodelog jobs --json",),
-    jobs.show: ("decodelog show 01a2 --json",),
-    jobs.cancel: ("decodelog cancel 01a2",),
-    streams.events: ("decodelog events 01a2 --from 20 --follow",),
-    streams.tail: ("decodelog tail 01a2", "decodelog tail 01a2 --from 20 --no-follow --json"),
-    explain.explain: ("decodelog explain 01a2 --step 3", "decodelog explain 01a2 --json"),
-    compare.compare: ("decodelog compare 01a2 01b7", "decodelog compare 01a2 --reexecute --level decision"),
-    audit.audit: (
-        "decodelog audit --all --anchor /elsewhere/anchors",
-        "decodelog audit 01a2 --json",
-        "decodelog audit 01a2 --reexecute",
-    ),
-    export.export: (
-        "decodelog export 01a2 --out job.dlog",
-        "decodelog export --all --out logs.dlog --force",
-        "decodelog export 01a2 --redact --out chain.dlog",
-    ),
-    export.verify: ("decodelog verify job.dlog --json", "decodelog verify job.dlog --key public.pem"),
-    snapshot.snapshot: (
-        "decodelog snapshot 01a2 --out job.dlog",
-        "decodelog snapshot 01a2 --form repaired --cache-dir ./caches --out job.dlog",
-    ),
-    snapshot.restore: ("decodelog restore job.dlog --db sqlite:///other.db --cache-dir ./caches",),
-    keep.seal: ("decodelog seal 01a2", "decodelog seal --all --older-than 1d"),
-    keep.erase: ("decodelog erase 01a2 01b7 --cache-dir caches",),
-    keep.sweep: ("decodelog sweep --seal-after 1d", "decodelog sweep --seal-after 1d --dry-run"),
-    diagram.diagram: ("decodelog diagram --svg --out machine.svg",),
-    doctor.doctor: ("decodelog doctor",),
-    torture.torture: ("decodelog torture --quick", "decodelog torture --only decided:append.commit:3 --db sqlite"),
-    demo.demo: ("decodelog demo", "decodelog demo --keep ./demo --max-new-tokens 60"),
-}
-
-for command, examples in EXAMPLES.items():
-    app.command(epilog="\n\n".join(f"Example: {example}" for example in examples))(command)
-app.add_typer(model.app, name="model")
-app.add_typer(db.app, name="db")
 
 
 def show_version(asked: bool) -> None:

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 
 import typer
 
-from ...fsm.errors import ConflictingFlags
+from ...fsm.errors import ConflictingFlags, PromptMissing
 from ...fsm.limits import NUMBER_BYTES_MAX
 from ...fsm.request.transforms import QUESTIONS
 from .durations import milliseconds
-from .input_files import conversation, json_value, read_text
+from .input_files import conversation, json_value, piped, read_text, request
 
 if TYPE_CHECKING:
     from ...fsm.request.draft import Draft
 
 SOURCES = ("prompt", "prompt_file", "user", "chat")
+READ = ("request", "prompt", "prompt_file", "user", "chat", "json_schema", "grammar")
+"""What may be `-`, standard input."""
 STRUCTURES = ("json_schema", "regex", "grammar", "stop_on_json", "stop_on_tool_call")
 PASSED_ON = (
     *("seed", "logprobs", "min_new_tokens", "deadline_ms", "n", "choice", "batch_width", "retry_budget"),
@@ -40,9 +42,14 @@ _structure, _output = _flags("Structure"), _flags("Output")
 _MODEL = _prompt(
     "--model", "A fetched or registered model's name, a registered one's digest, or a checkpoint.", "NAME|DIGEST|DIR"
 )
-_PROMPT = _prompt("--prompt", "Text to be completed, as it is.", "TEXT")
+_REQUEST = _prompt(
+    "--request",
+    "Any fields of a request, as a JSON object; a flag beside it counts instead. - is standard input.",
+    "FILE",
+)
+_PROMPT = _prompt("--prompt", "Text to be completed, as it is; - or nothing at all is standard input.", "TEXT")
 _PROMPT_FILE = _prompt("--prompt-file", "The same from a UTF-8 file; - is standard input.", "FILE")
-_USER = _prompt("--user", "One user message, through the model's chat template.", "TEXT")
+_USER = _prompt("--user", "One user message, through the model's chat template; - is standard input.", "TEXT")
 _CHAT = _prompt(
     "--chat",
     'A conversation: a JSON list of {"role", "content"}; an assistant\'s last turn goes on. - is standard input.',
@@ -98,6 +105,7 @@ class DraftFlags:
     """
 
     model: Annotated[str, _MODEL]
+    request: Annotated[str | None, _REQUEST] = None
     prompt: Annotated[str | None, _PROMPT] = None
     prompt_file: Annotated[str | None, _PROMPT_FILE] = None
     user: Annotated[str | None, _USER] = None
@@ -142,12 +150,31 @@ class DraftFlags:
 
         Errors: ConflictingFlags, UnreadableInput, LimitExceeded, MalformedJson, SchemaViolation.
         """
-        from ...fsm.request.draft import draft_from
+        from ...fsm.request.draft import PROMPTS, draft_from
 
-        return draft_from(self._prompt() | self.given())
+        asked = self.given()
+        prompt = self._prompt(not asked.keys().isdisjoint(PROMPTS))
+        if prompt.keys() & PROMPTS:
+            asked = {name: value for name, value in asked.items() if name not in (*PROMPTS, "trust_messages")}
+        return draft_from(asked | prompt)
 
     def given(self) -> dict[str, Any]:
-        """The fields of a draft that were given, but for its prompt. Errors: as `draft`, but for SchemaViolation."""
+        """The fields of a draft that were given, but for flags of its prompt: a flag counts before the file.
+
+        Errors: as `draft`, but for SchemaViolation of a field.
+        """
+        from ...fsm.request.draft import STRUCTURES as STRUCTURED
+
+        read = [f"--{name.replace('_', '-')}" for name in READ if getattr(self, name) == "-"]
+        if len(read) > 1:
+            raise ConflictingFlags(" and ".join(read), "standard input is read once; name a file")
+        asked = {} if self.request is None else request(self.request)
+        flags = self._flags()
+        if not flags.keys().isdisjoint(STRUCTURED):
+            asked = {name: value for name, value in asked.items() if name not in STRUCTURED}
+        return asked | flags
+
+    def _flags(self) -> dict[str, Any]:
         value = {name: getattr(self, name) for name in PASSED_ON if getattr(self, name) is not None}
         flags: dict[str, Any] = {
             "ignore_eos": self.ignore_eos,
@@ -162,25 +189,30 @@ class DraftFlags:
             value["max_new_tokens"] = _count(self.max_new_tokens)
         return value
 
-    def _prompt(self) -> dict[str, Any]:
+    def _prompt(self, in_file: bool) -> dict[str, Any]:
+        """The prompt of the flags; nothing where none is given and the file has one."""
         given = [f"--{source.replace('_', '-')}" for source in SOURCES if getattr(self, source) is not None]
-        if not given:
-            raise typer.BadParameter("give one of --prompt, --prompt-file, --user and --chat")
         if len(given) > 1:
             raise ConflictingFlags(" and ".join(given), "give one of them")
         if self.system is not None and self.user is None:
             raise ConflictingFlags("--system", "it comes before --user; write it into the --chat, or give --user")
+        trusting = {"trust_messages": True} if self.trust_messages else {}
         if self.chat is not None:
-            return {"messages": conversation(self.chat), "trust_messages": self.trust_messages}
+            return {"messages": conversation(self.chat)} | trusting
         if self.user is not None:
             before = [] if self.system is None else [{"role": "system", "content": self.system}]
-            chat = [*before, {"role": "user", "content": self.user}]
-            return {"messages": chat, "trust_messages": self.trust_messages}
+            return {"messages": [*before, {"role": "user", "content": _text(self.user)}]} | trusting
+        if in_file and not given:
+            return trusting
         if self.trust_messages:
             raise ConflictingFlags("--trust-messages", "it is about --user and --chat, and neither is given")
-        if self.prompt_file is None:
-            return {"prompt": self.prompt}
-        return {"prompt": read_text(self.prompt_file)}
+        if self.prompt_file is not None:
+            return {"prompt": read_text(self.prompt_file)}
+        if self.prompt is not None:
+            return {"prompt": _text(self.prompt)}
+        if any(getattr(self, name) == "-" for name in READ):
+            raise PromptMissing("standard input is what another flag reads")
+        return {"prompt": piped()}
 
     def _structure(self) -> dict[str, Any]:
         asked = {name: getattr(self, name) for name in STRUCTURES if getattr(self, name)}
@@ -253,6 +285,10 @@ def _with_flags(left_out: Collection[str], command: Callable[..., None]) -> Call
     with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
     with_flags.__name__, with_flags.__doc__ = command.__name__, command.__doc__
     return with_flags
+
+
+def _text(given: str) -> str:
+    return read_text("-") if given == "-" else given
 
 
 def _count(text: str) -> int | str:

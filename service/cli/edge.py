@@ -15,13 +15,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from ...fsm.errors import OutputFailed, Problem, SchemaViolation
 from ...fsm.errors.redaction import redacted, redacted_facts
 from ..advice import advised_facts
 from ..extras import missing_extra
 from . import interrupts, standard, terminal
+from .later import Group
 
 FAILED = 1
 REFUSED = 2
@@ -40,7 +40,7 @@ class Stopped(KeyboardInterrupt):
         self.exit_code = INTERRUPTED + number
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """The group of all commands; it handles whatever they raise."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

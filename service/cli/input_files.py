@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ...fsm.errors import LimitExceeded, SchemaViolation, UnreadableInput
+from ...fsm.errors import LimitExceeded, PromptMissing, SchemaViolation, UnreadableInput
 from ...fsm.limits import REQUEST_BYTES_MAX
+
+PIPED_S = 10.0
 
 # UTF-32's first: little-endian, it begins as UTF-16's does.
 _FOREIGN_MARKS = {BOM_UTF32_LE: "UTF-32", BOM_UTF32_BE: "UTF-32", BOM_UTF16_LE: "UTF-16", BOM_UTF16_BE: "UTF-16"}
@@ -19,6 +23,29 @@ def json_value(path: str) -> Any:
     from ...fsm.request.strict_json import parse
 
     return parse(read(path))
+
+
+def request(path: str) -> dict[str, Any]:
+    """The fields of a request in a file. Errors: those of `json_value`, and SchemaViolation for another value."""
+    value = json_value(path)
+    if not isinstance(value, dict):
+        raise SchemaViolation("request", "it must be an object with the fields of a request")
+    return value
+
+
+def piped() -> str:
+    """What somebody pipes in, who has given no prompt otherwise: its first byte is waited for shortly.
+
+    Errors: PromptMissing where nothing comes, or only a terminal is there; those of `read_text`.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        raise PromptMissing("there is no standard input" if sys.stdin is None else "standard input is a terminal")
+    with suppress(OSError, ValueError):  # it is no file that can be waited for
+        if not select.select([sys.stdin.fileno()], [], [], PIPED_S)[0]:
+            raise PromptMissing(f"nothing has come on standard input in {PIPED_S:.0f} s")
+    if text := read_text("-"):
+        return text
+    raise PromptMissing("standard input is empty")
 
 
 def conversation(path: str) -> Any:

@@ -12,7 +12,6 @@ from typing import IO, TextIO, cast
 from ...fsm.errors import OutputFailed
 from .visible import coloured
 
-NARROWEST = 80  # columns of help: with fewer, the names of options would be cut
 LINES = 25
 
 
@@ -99,25 +98,11 @@ def _use_utf8() -> None:
 
 
 def _set_width() -> None:
-    """COLUMNS counts on every kind of terminal, and help has room for its names on the narrowest."""
+    """COLUMNS counts on every kind of terminal."""
     if os.environ.get("COLUMNS", "").strip("0") == "":
         os.environ.pop("COLUMNS", None)  # nothing can be written in no columns, and some write nothing then
     if os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
-        os.environ.setdefault("LINES", str(LINES))  # rich asks for the columns only together with the lines
-    if _columns() < NARROWEST:
-        os.environ.setdefault("TERMINAL_WIDTH", str(NARROWEST))
-
-
-def _columns() -> int:
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal():
-        return int(given)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            return os.get_terminal_size(stream.fileno()).columns or NARROWEST
-        except (OSError, ValueError):
-            continue
-    return NARROWEST
+        os.environ.setdefault("LINES", str(LINES))  # such a terminal's columns are asked for only beside its lines
 
 
 def _is_open(number: int) -> bool:

@@ -27,14 +27,24 @@ class Table:
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
         """A page of rows; the heads come before the first one. Raises BrokenPipeError where the reader has left."""
-        shown = visible_line if sys.stdout.isatty() else str  # a value that has a newline would make a row of its own
-        cells = [["" if cell is None else shown(str(cell)) for cell in row] for row in rows]
-        for row in cells:
-            self._widths = [max(width, cells_of(cell)) for width, cell in zip(self._widths, row, strict=True)]
+        cells = self._fitted(rows)
         if not self._begun:
             self._begun = True
             terminal.write_styled(f"{self._line(self._columns)}\n", "bold")
         terminal.write("".join(f"{self._line(row)}\n" for row in cells))
+
+    def lines(self, rows: Sequence[Sequence[Any]]) -> list[str]:
+        """The heads, and the rows under them."""
+        cells = self._fitted(rows)
+        return [self._line(self._columns), *map(self._line, cells)]
+
+    def _fitted(self, rows: Sequence[Sequence[Any]]) -> list[list[str]]:
+        """The rows' cells as they are shown, with columns wide enough for them."""
+        shown = visible_line if sys.stdout.isatty() else str  # a value that has a newline would make a row of its own
+        cells = [["" if cell is None else shown(str(cell)) for cell in row] for row in rows]
+        for row in cells:
+            self._widths = [max(width, cells_of(cell)) for width, cell in zip(self._widths, row, strict=True)]
+        return cells
 
     def _line(self, row: Sequence[str]) -> str:
         padded = []

@@ -8,15 +8,16 @@ import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, Any, Protocol, cast
-
-from rich.console import Console
-from rich.text import Text
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 from ...fsm.errors import OutputFailed
 from ...fsm.errors.redaction import redacted
 from . import standard
 from .visible import visible, visible_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 WIDTH_MAX, LINES_MAX = 10_000, 1_000  # of a table: a terminal may wrap its lines, and nothing is cut
 
@@ -48,7 +49,12 @@ class Look(io.StringIO):
         return sys.stdout.isatty()
 
 
-PEOPLE = Console(file=cast(IO[str], Notices()), highlight=False, emoji=False)
+@cache
+def people() -> Console:
+    """Those who read standard error."""
+    from rich.console import Console
+
+    return Console(file=cast(IO[str], Notices()), highlight=False, emoji=False)
 
 
 class Progress(Protocol):
@@ -75,7 +81,9 @@ def json_line(value: Any) -> str:
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Rows under their columns; numbers to the right."""
+    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
@@ -97,6 +105,8 @@ def heading(name: str) -> str:
 
 def write_styled(text: str, style: str) -> None:
     """Data with a look, where standard output is a terminal."""
+    from rich.console import Console
+
     look, shown = Look(), safe(sys.stdout, text)
     wide = Console(file=look, highlight=False, emoji=False, width=WIDTH_MAX, height=LINES_MAX)  # COLUMNS may say 0
     wide.print(shown, style=style, markup=False, end="", soft_wrap=True)
@@ -105,7 +115,7 @@ def write_styled(text: str, style: str) -> None:
 
 def say(text: str, style: str | None = None) -> None:
     """A notice for people; passwords are left out."""
-    PEOPLE.print(safe(sys.stderr, redacted(text)), style=style, markup=False, soft_wrap=True)
+    people().print(safe(sys.stderr, redacted(text)), style=style, markup=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:
@@ -115,13 +125,13 @@ def warn(text: str) -> None:
 
 def say_error(code: str, message: str) -> None:
     """What went wrong, in one line."""
-    PEOPLE.print(f"error[{code}]:", style="bold red", markup=False, end=" ", soft_wrap=True)
-    PEOPLE.print(safe(sys.stderr, redacted(" ".join(message.split()))), markup=False, soft_wrap=True)
+    people().print(f"error[{code}]:", style="bold red", markup=False, end=" ", soft_wrap=True)
+    people().print(safe(sys.stderr, redacted(" ".join(message.split()))), markup=False, soft_wrap=True)
 
 
 def ask(question: str) -> bool:
     """Whether somebody answers yes. Ask only where `can_ask`."""
-    PEOPLE.print(safe(sys.stderr, f"{question} [y/N] "), markup=False, end="", soft_wrap=True)
+    people().print(safe(sys.stderr, f"{question} [y/N] "), markup=False, end="", soft_wrap=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -150,15 +160,16 @@ def acknowledging(words: str) -> Iterator[None]:
 @contextmanager
 def progress(text: str, shown: bool = True) -> Iterator[Progress]:
     """A line that is written over as things go on, where standard error is a terminal; else nothing."""
-    if not shown or not PEOPLE.is_terminal:
+    if not shown or not people().is_terminal:
         yield lambda text: None
         return
     from rich.live import Live
     from rich.spinner import Spinner
+    from rich.text import Text
 
     spinner = Spinner("dots", Text(safe(sys.stderr, text)))
     # By default it takes over standard output too, and the data would go to the terminal.
-    with Live(spinner, console=PEOPLE, transient=True, redirect_stdout=False, redirect_stderr=False):
+    with Live(spinner, console=people(), transient=True, redirect_stdout=False, redirect_stderr=False):
         yield lambda text: spinner.update(text=Text(safe(sys.stderr, text)))
 
 

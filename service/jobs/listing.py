@@ -11,6 +11,8 @@ from ...fsm.ports import JobRow, ModelRef
 
 NOTHING: Final[Mapping[ModelRef, str]] = MappingProxyType({})
 
+UNITS: Final = ((86_400, "d", "h", 3_600), (3_600, "h", "m", 60), (60, "m", "s", 1))
+
 if TYPE_CHECKING:
     from ...fsm.machine.state import State
 
@@ -25,8 +27,34 @@ def listed(row: JobRow, missing: Mapping[ModelRef, str] = NOTHING) -> dict[str, 
     listing = _listing(row.job, row.status, row.finish, row.prompt, row.output)
     listing |= {"model": row.model, "artifact": row.artifact, "model_missed_by": missed_by(row, missing)}
     listing |= {"identity": row.identity, "created_ms": row.created_ms, "owner": row.owner}
+    listing |= {"output_max": row.output_max}
     listing |= {name: getattr(row, name) for name in ("ended_ms", "retain_ms", "sealed_ms", "erased_ms")}
     return listing | ({"stalled": row.stalled} if row.stalled else {})
+
+
+def out_of(output: int, output_max: int | None) -> str:
+    """Output tokens, and how many they may become."""
+    return f"{output}/{'-' if output_max is None else output_max}"
+
+
+def age(milliseconds: int) -> str:
+    """A length of time in two units at most, like 3m12s."""
+    seconds = max(milliseconds, 0) // 1000
+    for size, big, small, least in UNITS:
+        if seconds >= size:
+            return f"{seconds // size}{big}{seconds % size // least:02d}{small}"
+    return f"{seconds}s"
+
+
+def rate(tokens: int, milliseconds: int) -> str:
+    """Tokens a second; nothing where no time has passed."""
+    return f"{tokens * 1000 / milliseconds:.1f}" if milliseconds > 0 else ""
+
+
+def owner_of(worker: str | None) -> str:
+    """The machine and the process that a worker's name speaks of."""
+    parts = (worker or "").rsplit("/", 3)
+    return f"{parts[0].partition('/')[0]}:{parts[1]}" if len(parts) == 4 else parts[0]
 
 
 def ended(state: State) -> dict[str, Any]:

@@ -7,15 +7,17 @@ before the others, so it is always there and says what n was. No other job has a
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import takewhile
 from typing import NamedTuple
 
 from ...fsm.errors import AmbiguousJob, FamilyMeant, LimitExceeded, SchemaViolation, UnknownJob
 from ...fsm.limits import IDEMPOTENCY_KEY_BYTES_MAX
-from ...fsm.ports import EventLog
+from ...fsm.ports import Named
 from ...fsm.request.names import choice_in
 
 CANDIDATES_SHOWN = 5
+CANDIDATES_READ = 1000  # of the newest names, for one that is none
 LAST = "@last"
 """Means the newest job, or its family."""
 
@@ -59,7 +61,7 @@ def choices_of(job: str) -> int:
     return 1 if choice is None else choice + 1
 
 
-def find(log: EventLog, prefix: str) -> Found:
+def find(log: Named, prefix: str) -> Found:
     """The one job or family that begins with `prefix`; BEGINNING.J is choice J of the family that BEGINNING finds.
 
     "@last" is the newest.
@@ -69,24 +71,24 @@ def find(log: EventLog, prefix: str) -> Found:
     try:
         return Found(log.row(prefix).job, [prefix])
     except UnknownJob:
-        families = _families(log)
-    if prefix == LAST and families:
-        newest = next(reversed(families))
-        return Found(newest, families[newest])
+        if prefix == LAST and (newest := log.names(last=1)):
+            return find(log, family_of(newest[0]))
+    beginning, choice = family_of(prefix), choice_of(prefix)
+    families = _families(log.names(beginning)) if prefix else {}
     if prefix in families:
         return Found(prefix, families[prefix])
-    beginning, choice = family_of(prefix), choice_of(prefix)
-    found = [name for name in families if name.startswith(beginning)] if prefix else []
+    found = [name for name in families if name.startswith(beginning)]
     if choice is not None:
         found = [job for name in found if (job := job_name(name, choice)) in families[name]]
     if len(found) == 1:
         return Found(found[0], families.get(found[0], found))
     if found:
         raise AmbiguousJob(prefix, len(found), found[-CANDIDATES_SHOWN:])
-    raise UnknownJob(prefix, sorted(families, key=lambda name: _shared(name, prefix))[-CANDIDATES_SHOWN:])
+    others = _families(log.names(last=CANDIDATES_READ))
+    raise UnknownJob(prefix, sorted(others, key=lambda name: _shared(name, prefix))[-CANDIDATES_SHOWN:])
 
 
-def find_job(log: EventLog, prefix: str) -> str:
+def find_job(log: Named, prefix: str) -> str:
     """The whole name of the one job that `prefix` finds. Errors: those of `find`, and FamilyMeant."""
     found = find(log, prefix)
     if found.is_family:
@@ -94,11 +96,11 @@ def find_job(log: EventLog, prefix: str) -> str:
     return found.name
 
 
-def _families(log: EventLog) -> dict[str, list[str]]:
+def _families(names: Iterable[str]) -> dict[str, list[str]]:
     """The jobs of each family in the order of their choices, and each job that has none by itself; oldest first."""
     families: dict[str, list[str]] = defaultdict(list)
-    for row in log.rows():
-        families[family_of(row.job)].append(row.job)
+    for name in names:
+        families[family_of(name)].append(name)
     return {name: sorted(jobs, key=choices_of) for name, jobs in families.items()}
 
 

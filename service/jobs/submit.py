@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from functools import reduce
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ...fsm.errors import ContentErased, IdempotencyConflict
 from ...fsm.limits import SEED_MAX
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Of names: 5 bits each, and none that is read as another."""
+CHANCE_DIGITS: Final = 8
+TIME_DIGITS: Final = 9
+
 
 class Submitted(NamedTuple):
     """The durable job, its sealed request, and whether this call created it (else it was attached to)."""
@@ -34,15 +40,22 @@ class Submitted(NamedTuple):
 
 
 def new_job_name(now_ms: int) -> str:
-    """A name that sorts by time: 12 hexadecimal digits of milliseconds, then 10 random ones."""
-    return f"{now_ms:012x}{secrets.token_hex(5)}"
+    """A name that its first two or three characters tell apart from others: 8 of chance, then 9 of milliseconds."""
+    return _digits(secrets.randbits(5 * CHANCE_DIGITS), CHANCE_DIGITS) + _digits(now_ms, TIME_DIGITS)
 
 
 def named_ms(job: str) -> int | None:
-    """The time in a name that `new_job_name` has made; None of another one."""
+    """The time in a name that `new_job_name` has made, now or as it was at first; None of another one."""
     family = family_of(job)
-    digits = family[:12]
-    return int(digits, 16) if len(family) == 22 and set(family) <= set("0123456789abcdef") else None
+    if len(family) == 22 and set(family) <= set("0123456789abcdef"):  # the first form had chance behind the time
+        return int(family[:12], 16)
+    if len(family) != CHANCE_DIGITS + TIME_DIGITS or not set(family) <= set(DIGITS):
+        return None
+    return reduce(lambda value, digit: value * 32 + DIGITS.index(digit), family[CHANCE_DIGITS:], 0)
+
+
+def _digits(value: int, count: int) -> str:
+    return "".join(DIGITS[value >> shift & 31] for shift in range(5 * (count - 1), -1, -5))
 
 
 def submit(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import sha256
 
 from ...fsm.errors import ContentErased, IdempotencyConflict, JobNameTaken
-from ...fsm.machine.events import Event
+from ...fsm.machine.events import Event, RequestAdmitted
 from ...fsm.machine.states import Status
 from ...fsm.ports import EMPTY_HEAD, Admission, Append
 from ...fsm.request.names import check_job_name
@@ -22,6 +23,17 @@ def admission(job: str, identity: str, event: Event) -> Offer:
     check_job_name(job)
     key = sha256(b"\0".join((DOMAIN, job.encode(), identity.encode()))).digest()
     return offer(Append(job, EMPTY_HEAD, 0, key, (event,), Status.ADMITTED, 0))
+
+
+def output_max_of(event: Event) -> int | None:
+    """The output tokens that a request may have at most; None of an event that says no such thing."""
+    if not isinstance(event, RequestAdmitted):
+        return None
+    try:
+        found = json.loads(event.envelope)["termination"]["max_new_tokens"]
+    except (ValueError, LookupError, TypeError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 def attached(

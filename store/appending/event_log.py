@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import ColumnElement, func, insert, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -21,7 +21,7 @@ from ..database.tables import jobs, refusals
 from ..log.chain import records
 from ..log.stored import Stored
 from ..log.walk import FROM_HEAD
-from .admission import admission, attached
+from .admission import admission, attached, output_max_of
 from .offer import Offer, Tenancy, offer
 from .refusals import Refusal
 from .settle import Place, add
@@ -53,7 +53,7 @@ class DatabaseLog:
     ) -> Admission:
         offered = admission(job, identity, event)
         made = {"job": job, "identity": identity, "model": model, "prompt": prompt, "idempotency_key": idempotency_key}
-        made |= {"retain_ms": retain_ms, "artifact": artifact}
+        made |= {"retain_ms": retain_ms, "artifact": artifact, "output_max": output_max_of(event)}
         for _ in range(ADMIT_TRIES):
             with self._database.transaction("admit") as connection:
                 if (held := holder(connection, job, idempotency_key)) is not None:
@@ -112,29 +112,43 @@ class DatabaseLog:
             found = connection.execute(select(jobs).order_by(jobs.c.id))
             return list(sound_rows(found))
 
-    def pages(self, last: int | None = None) -> Iterator[list[JobRow]]:
-        """All jobs or the `last` newest, oldest first, a page at a time: each page is one read."""
-        after = self._before(last)
+    def names(self, beginning: str = "", last: int | None = None) -> list[str]:
+        query = select(jobs.c.job).where(func.substr(jobs.c.job, 1, len(beginning)) == beginning)
+        with self._database.lenient() as connection:
+            found = connection.scalars(query.order_by(jobs.c.id.desc()).limit(last)).all()
+        return [name for name in reversed(found) if isinstance(name, str)]
+
+    def pages(self, last: int | None = None, states: Collection[Status] = tuple(Status)) -> Iterator[list[JobRow]]:
+        """All jobs in these states or the `last` newest, oldest first, a page at a time: each page is one read."""
+        among = jobs.c.status.in_([status.value for status in states])
+        after = self._before(last, among)
         while True:
             with self._database.lenient() as connection:
-                query = select(jobs).where(jobs.c.id > after).order_by(jobs.c.id).limit(PAGE)
+                query = select(jobs).where(jobs.c.id > after, among).order_by(jobs.c.id).limit(PAGE)
                 found = connection.execute(query).all()
             if not found:
                 return
             yield list(sound_rows(found))
             after = found[-1].id
 
-    def count(self) -> int:
-        """How many jobs there are."""
+    def count(self, states: Collection[Status] = tuple(Status)) -> int:
+        """How many jobs there are in these states."""
+        among = jobs.c.status.in_([status.value for status in states])
         with self._database.single() as connection:
-            return connection.scalar(select(func.count()).select_from(jobs)) or 0
+            return connection.scalar(select(func.count()).select_from(jobs).where(among)) or 0
 
-    def _before(self, last: int | None) -> int:
-        """The id after which the `last` newest jobs come."""
+    def _before(self, last: int | None, among: ColumnElement[bool]) -> int:
+        """The id after which the `last` newest of those jobs come."""
         if last is None:
             return -1
         with self._database.single() as connection:
-            query = select(jobs.c.id).order_by(jobs.c.id.desc()).offset(min(last, SAFE_INTEGER_MAX) - 1).limit(1)
+            query = (
+                select(jobs.c.id)
+                .where(among)
+                .order_by(jobs.c.id.desc())
+                .offset(min(last, SAFE_INTEGER_MAX) - 1)
+                .limit(1)
+            )
             first = connection.scalar(query)
         return -1 if first is None else first - 1
 

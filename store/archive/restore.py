@@ -60,8 +60,8 @@ class DatabaseRestore:
         with self._database.transaction("restore") as connection:
             if not self._database.sqlite:
                 connection.execute(LOCK, {"jobs": [log.row.job for log in logs]})
-            # New rows come in the order of their names: another restore of the same jobs waits for the first of them.
-            done = {log.row.job: self._restore(connection, log, dead) for log in sorted(logs, key=_name)}
+            # New rows come as the jobs did at first, whatever the file: another restore of them waits for the first.
+            done = {log.row.job: self._restore(connection, log, dead) for log in sorted(logs, key=_age)}
             return [Restored(*done[log.row.job], _listed(connection, log.row.job)) for log in logs]
 
     def _restore(self, connection: Connection, log: Restorable, dead: Collection[str]) -> tuple[str, int]:
@@ -179,8 +179,8 @@ def _agreed(connection: Connection, found: Row[tuple[object, ...]], log: Restora
     return len(there)
 
 
-def _name(log: Restorable) -> str:
-    return log.row.job
+def _age(log: Restorable) -> tuple[int, str]:
+    return log.row.created_ms, log.row.job
 
 
 def _listed(connection: Connection, job: str) -> JobRow:

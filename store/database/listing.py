@@ -49,7 +49,7 @@ def job_row(row: Any) -> JobRow:
     return JobRow(
         row.job, row.identity, row.model, STATUSES[row.status], row.finish, row.prompt, row.output,
         Head(row.sequence, row.chain), row.fence, row.owner, row.lease_until_ms, row.idempotency_key, row.created_ms,
-        row.stalled, row.ended_ms, row.retain_ms, row.sealed_ms, row.erased_ms, row.artifact,
+        row.stalled, row.ended_ms, row.retain_ms, row.sealed_ms, row.erased_ms, row.artifact, row.output_max,
     )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ jobs = Table(
     Column("idempotency_key", Text, unique=True),
     Column("created_ms", BigInteger, nullable=False),
     Column("prompt", BigInteger, nullable=False),
+    Column("output_max", BigInteger),  # output tokens at most, as the request says; NULL where nobody has said it here
     Column("status", Text, nullable=False),
     Column("finish", Text),
     Column("output", BigInteger, nullable=False),

@@ -39,6 +39,7 @@ class MemoryJob:
     claim_after_ms: int | None = None
     ended_ms: int | None = None
     retain_ms: int | None = None
+    output_max: int | None = None
     sealed_ms: int | None = None
     erased_ms: int | None = None
     artifact: str = ""
@@ -111,4 +112,5 @@ class MemoryJob:
             self.job, self.identity, self.model, self.status, self.finish, self.prompt, self.output, self.head,
             self.fence, self.owner, self.lease_until_ms, self.idempotency_key, self.created_ms,
             self.stalled, self.ended_ms, self.retain_ms, self.sealed_ms, self.erased_ms, self.artifact,
+            self.output_max,
         )  # fmt: skip

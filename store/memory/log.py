@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...fsm.errors import ContentErased, CorruptRecord, JobNotEnded, SealRefused, UnknownJob
 from ...fsm.machine.events import Event
+from ...fsm.machine.states import Status
 from ...fsm.ports import (
     EMPTY_HEAD,
     Admission,
@@ -31,7 +32,7 @@ from ...fsm.ports import (
     refused,
 )
 from ...fsm.reading.audit import Fault
-from ..appending.admission import admission, attached
+from ..appending.admission import admission, attached, output_max_of
 from ..appending.offer import Offer, Tenancy, offer, refusal
 from ..appending.refusals import RECORDED, Refusal
 from ..coordination.bells import MemoryBell
@@ -103,6 +104,7 @@ class MemoryStore(MemoryModels):
             made = MemoryJob(
                 job, identity, model, idempotency_key, self._clock(), prompt, retain_ms=retain_ms, artifact=artifact
             )
+            made.output_max = output_max_of(event)
             made.take(offered, made.created_ms)
             self._jobs[job] = made
             self._ring()
@@ -161,13 +163,17 @@ class MemoryStore(MemoryModels):
         with self._lock:
             return [job.row() for job in self._jobs.values()]
 
-    def pages(self, last: int | None = None) -> Iterator[list[JobRow]]:
-        rows = self.rows()
+    def names(self, beginning: str = "", last: int | None = None) -> list[str]:
+        with self._lock:
+            found = [name for name in self._jobs if name.startswith(beginning)]
+        return found if last is None else found[-last:]
+
+    def pages(self, last: int | None = None, states: Collection[Status] = tuple(Status)) -> Iterator[list[JobRow]]:
+        rows = [row for row in self.rows() if row.status in states]
         yield rows if last is None else rows[-last:]
 
-    def count(self) -> int:
-        with self._lock:
-            return len(self._jobs)
+    def count(self, states: Collection[Status] = tuple(Status)) -> int:
+        return sum(len(page) for page in self.pages(states=states))
 
     def refusals(self, job: str) -> list[Refusal]:
         with self._lock:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing, nullcontext
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from commandline import TEXT, decodelog, jobs, script
 from decodelog.fsm.errors import DatabaseUnavailable, LostTenure
 from decodelog.fsm.request.draft import Draft, draft_from
 from decodelog.fsm.request.transforms import QUESTIONS
-from decodelog.service.cli import terminal
-from decodelog.service.cli.app import EXAMPLES
+from decodelog.service.cli.commands import COMMANDS
 from decodelog.service.cli.commands.worker import Watch
 from decodelog.service.cli.draft_flags import DraftFlags, transform_flags
+from decodelog.service.jobs.submit import CHANCE_DIGITS, DIGITS
 from decodelog.service.streams.reading import transcript_of
 from decodelog.store.engine import open_store
 
@@ -123,15 +124,39 @@ def test_resume_all_brings_every_unfinished_job_to_its_end(db: str, short_model:
     assert decodelog("resume", done, db=db).stdout == f"{TEXT}\n"
 
 
-def test_a_job_is_named_by_any_beginning_that_no_other_has(db: str, short_model: Path, done: str) -> None:
-    assert decodelog("show", done[:8], "--json", db=db).json["job"] == done
+def test_a_job_is_named_by_any_beginning_that_no_other_has(
+    db: str, short_model: Path, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert decodelog("show", done[:2], "--json", db=db).json["job"] == done
+    assert decodelog("show", "@last", "--json", db=db).json["job"] == done
+    noise = sum(DIGITS.index(digit) * 32**place for place, digit in enumerate(reversed(done[:CHANCE_DIGITS])))
+    monkeypatch.setattr("secrets.randbits", lambda bits: noise ^ 1)
     other = decodelog("submit", "--model", short_model, "--prompt", "Go", db=db).stdout.strip()
-    ambiguous = decodelog("show", "01", "--json", db=db)
+    ambiguous = decodelog("show", done[:3], "--json", db=db)
     assert (ambiguous.code, ambiguous.error["code"]) == (2, "ambiguous_job")
     assert ambiguous.error["candidates"] == [done, other]
     unknown = decodelog("show", done[:-1] + "-", "--json", db=db)
     assert (unknown.code, unknown.error["code"], unknown.error["candidates"][-1]) == (2, "unknown_job", done)
-    assert done in decodelog("show", "zz", db=db).stderr
+    assert done in decodelog("show", "ulli", db=db).stderr
+
+
+def test_a_shell_completes_commands_options_and_names_of_jobs(
+    db: str, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_DECODELOG_COMPLETE", "complete_bash")
+
+    def completed(*words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", " ".join(["decodelog", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        return decodelog().stdout.split()
+
+    assert completed("sh") == ["show"]
+    assert completed("cancel", "--wa") == ["--wait"]
+    monkeypatch.setenv("DECODELOG_DB", db)
+    assert completed("show", done[:2]) == [done]
+    assert completed("show", "u") == []
+    monkeypatch.setenv("DECODELOG_DB", "sqlite:////nowhere/at/all.db")
+    assert completed("show", done[:2]) == []
 
 
 @pytest.mark.contract("OUT-7")
@@ -306,17 +331,24 @@ def test_a_model_directory_means_the_same_from_another_folder(
     assert jobs(db)[0].finish == "eos"
 
 
-def test_a_worker_counts_the_jobs_that_it_has_in_hand_and_their_tokens(
-    db: str, short_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(terminal, "progress", lambda *_, **__: nullcontext(told.append))
-    for _ in range(2):
-        decodelog("submit", "--model", short_model, "--prompt", "Go", db=db)
-    assert decodelog("worker", "--drain", "--lanes", 2, db=db).code == 0
-    tokens = sum(row.output for row in jobs(db))
-    assert told[-1] == f"jobs in hand: 0; tokens so far: {tokens}"
-    assert any(line.startswith("jobs in hand: 2;") for line in told)
+def test_a_worker_has_a_line_for_each_job_in_hand(db: str, short_model: Path) -> None:
+    job = decodelog("submit", "--model", short_model, "--prompt", "Go", db=db).stdout.strip()
+    with closing(open_store(db)) as store:
+        before = transcript_of(store, job).state
+        assert before is not None
+        assert decodelog("worker", "--drain", db=db).code == 0
+        after = transcript_of(store, job).state
+    assert after is not None
+    watch = Watch(json=False)
+    for name in ("job-1", "job-2"):
+        watch.see(name, [], before)
+    watch.see("job-1", [], after._replace(ending=None))
+    time.sleep(0.01)
+    first, second, rest = watch.lines()
+    assert first.startswith(job)
+    assert (f" {after.frontier.output}/256 tokens" in first, " 0/256 tokens" in second) == (True, True)
+    assert float(first.split()[-1].removesuffix("/s")) > float(second.split()[-1].removesuffix("/s")) == 0
+    assert rest == "jobs in hand: 2; tokens so far: 0"
 
 
 def test_a_job_that_another_worker_took_over_is_no_longer_in_hand(db: str, short_model: Path) -> None:
@@ -324,16 +356,11 @@ def test_a_job_that_another_worker_took_over_is_no_longer_in_hand(db: str, short
     with closing(open_store(db)) as store:
         state = transcript_of(store, job).state
     assert state is not None
-    watch, told = Watch(json=False), list[str]()
-
-    def tell(text: str) -> None:
-        told.append(text)
-
-    watch.tell = tell
+    watch = Watch(json=False)
     for name in ("job-1", "job-2"):
         watch.see(name, [], state)
     watch.hear("job-1", LostTenure("job-1", "overtaken", "fence 2"))
-    assert told == [f"jobs in hand: {count}; tokens so far: 0" for count in (1, 2, 1)]
+    assert watch.lines()[1:] == ["jobs in hand: 1; tokens so far: 0"]
     assert not watch.failed
     watch.hear("job-2", DatabaseUnavailable("db", "away"))
     assert watch.failed
@@ -357,11 +384,13 @@ def test_models_are_listed_and_unknown_ones_refused(tmp_path: Path, monkeypatch:
 
 def test_every_command_explains_itself_with_an_example() -> None:
     everything = decodelog("--help").stdout
-    for command, examples in EXAMPLES.items():
-        helped = decodelog(command.__name__, "--help")
+    for name, listed in COMMANDS.items():
+        helped = decodelog(name, "--help")
         assert helped.code == 0
-        assert f" {command.__name__} " in everything
-        assert helped.stdout.count("Example: decodelog") == len(examples)
+        assert f"  {name} " in everything
+        assert helped.stdout.count("Example: decodelog") == len(listed.examples)
+        assert listed.examples or "Commands:" in helped.stdout
+        assert all(example.startswith(f"decodelog {name}") for example in listed.examples)
     assert decodelog("--version").stdout.startswith("decodelog ")
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import decodelog, ended, process, wait_for
 from databases import database_store
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
-from decodelog.fsm.ports import EMPTY_HEAD
+from decodelog.fsm.machine.states import Status
+from decodelog.fsm.ports import EMPTY_HEAD, JobRow
 from decodelog.service.advice import COMMANDS, advised
+from decodelog.service.cli.board import Board
 from decodelog.service.cli.commands import jobs as listing
 from decodelog.service.cli.commands.run import _resume_command
 from decodelog.service.inspect import doctor
@@ -179,7 +182,7 @@ def test_jobs_are_listed_a_page_at_a_time(page: int, database_url: str, monkeypa
     def table(*flags: object) -> tuple[list[str], str]:
         told = decodelog("jobs", *flags, db=database_url)
         head, *lines = told.stdout.splitlines()
-        assert head.split() == ["JOB", "STATE", "FINISH", "IN", "OUT", "CREATED", "MODEL"]
+        assert tuple(head.split()) == listing.COLUMNS
         return [line.split()[0] for line in lines], told.stderr
 
     assert [each["job"] for each in decodelog("jobs", "--json", db=database_url).json] == names
@@ -191,6 +194,48 @@ def test_jobs_are_listed_a_page_at_a_time(page: int, database_url: str, monkeypa
     assert table("--last", 1)[0] == names[-1:]
     assert table("--last", 1 << 70)[0] == names
     assert decodelog("jobs", "--all", "--last", 3, "--json", db=database_url).error["code"] == "conflicting_flags"
+
+
+def test_jobs_of_one_state_are_listed_and_counted(database_url: str) -> None:
+    names = fill(database_url, 9)
+    with closing(database_store(database_url)) as store, store._database.transaction() as connection:
+        ended = {"status": "CLOSED", "finish": "eos", "output": 30, "ended_ms": 3001, "output_max": 40}
+        connection.execute(update(jobs_table).where(jobs_table.c.job.in_(names[::3])).values(ended))
+        owner = {"owner": "host/boot/space/77/5/ab", "lease_until_ms": 5}
+        connection.execute(update(jobs_table).where(jobs_table.c.job == names[1]).values(owner))
+
+    def listed(*flags: object) -> list[list[str]]:
+        return [line.split() for line in decodelog("jobs", *flags, db=database_url).stdout.splitlines()[1:]]
+
+    assert [line[0] for line in listed("--state", "ENDED")] == names[::3]
+    assert [line[0] for line in listed("--state", "live", "--limit", 2)] == names[-2:]
+    assert listed("--state", "closed", "--limit", 1)[0][1:6] == ["CLOSED", "eos", "5", "30/40", "10.0"]
+    assert "host:77" in listed("--limit", 8)[0]
+    refused = decodelog("jobs", "--state", "asleep", "--json", db=database_url)
+    assert (refused.code, refused.error["code"], "admitted" in refused.error["message"]) == (2, "wrong_use", True)
+
+
+def test_a_look_at_all_jobs_is_one_query(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(sqlite_url, 40)
+    asked: list[int] = []
+    pages = event_log.DatabaseLog.pages
+
+    def counted(self: Any, *given: Any) -> Iterator[list[JobRow]]:
+        asked.append(len(given))
+        return pages(self, *given)
+
+    def enough(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(event_log.DatabaseLog, "pages", counted)
+    monkeypatch.setattr(event_log.DatabaseLog, "row", None)
+    monkeypatch.setattr("decodelog.service.cli.commands.jobs.time.sleep", enough)
+    drawn: list[str] = []
+    monkeypatch.setattr(Board, "_put", lambda self, text: drawn.append(text))
+    with closing(database_store(sqlite_url)) as store, pytest.raises(KeyboardInterrupt):
+        listing._watch(store, 15, tuple(Status))
+    assert (len(asked), len(drawn)) == (1, 1)
+    assert len(drawn[0].splitlines()) == 16
 
 
 def test_no_more_jobs_are_held_than_a_page_has(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,11 @@ from decodelog.store.database import schema
 
 # Words in capitals stand for files and folders that the test makes.
 REFUSED = """
-no_prompt            wrong_use             run --model GOOD
+no_prompt            prompt_missing        run --model GOOD
+no_prompt_in_request prompt_missing        run --model GOOD --request NO_PROMPT
+misspelt_request     schema_violation      run --model GOOD --request MISSPELT
+request_not_a_map    schema_violation      run --model GOOD --request NOBODY
+stdin_twice          conflicting_flags     run --model GOOD --user - --json-schema -
 two_prompts          conflicting_flags     run --model GOOD --prompt x --user y
 system_alone         conflicting_flags     run --model GOOD --prompt x --system y
 no_model             wrong_use             run --prompt x
@@ -129,6 +133,8 @@ def made(tmp_path: Path) -> dict[str, str]:
         "REPEATED": '[{"role": "user", "content": "x", "content": "y"}]',
         "DEEP": "[" * 40 + "]" * 40,
         "NOBODY": "[]",
+        "NO_PROMPT": '{"temperature": 1}',
+        "MISSPELT": '{"prompt": "x", "temprature": 1}',
         "SCHEMA": '{"type": "object"}',
         "BAD_SCHEMA": '{"type": "foo"}',
         "TWICE": '{"type": "object", "type": "array"}',

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +146,82 @@ def test_messages_are_trusted_only_where_there_are_messages(model: str, sqlite_u
     refused = decodelog("submit", "--model", model, "--prompt", "x", "--trust-messages", "--json", db=sqlite_url)
     assert (refused.code, refused.error["code"]) == (2, "conflicting_flags")
     assert decodelog("submit", "--model", model, "--user", "x", "--trust-messages", db=sqlite_url).code == 0
+
+
+# ---- whole requests, and what is piped in ----------------------------------------------------------------------------
+
+
+@pytest.mark.contract("ENV-2", "ENV-7")
+def test_a_request_file_says_all_that_flags_say_and_flags_count_before_it(
+    model: str, sqlite_url: str, tmp_path: Path
+) -> None:
+    whole = {"prompt": "say", "temperature": 0.5, "seed": 3, "stop": ["x"], "stop_on_json": True, "max_new_tokens": 9}
+    (tmp_path / "request").write_text(json.dumps(whole))
+
+    def identity(*flags: object) -> str:
+        return str(decodelog("submit", "--model", model, *flags, "--json", db=sqlite_url).json["identity"])
+
+    flags = ("--temperature", 0.5, "--seed", 3, "--stop", "x", "--max-new-tokens", 9)
+    file = ("--request", tmp_path / "request")
+    assert identity(*file) == identity("--prompt", "say", *flags, "--stop-on-json")
+    assert identity(*file, "--user", "a", "--seed", 4, "--regex", "b*") == identity(
+        "--user", "a", *flags, "--seed", 4, "--regex", "b*"
+    )
+
+
+@pytest.mark.contract("ENV-2")
+def test_a_field_that_a_request_does_not_have_is_told_the_nearest(model: str, sqlite_url: str, tmp_path: Path) -> None:
+    (tmp_path / "request").write_text('{"prompt": "say", "temprature": 1}')
+    refused = decodelog("submit", "--model", model, "--request", tmp_path / "request", "--json", db=sqlite_url)
+    assert (refused.error["code"], refused.error["path"]) == ("schema_violation", "temprature")
+    assert "the nearest is temperature" in refused.error["message"]
+
+
+@pytest.mark.contract("ENV-7")
+def test_what_is_piped_in_is_the_prompt_where_none_is_given(model: str, sqlite_url: str) -> None:
+    assert decodelog("submit", "--model", model, db=sqlite_url, stdin="say\n").code == 0
+    assert prompt(sqlite_url)[0] == b"say\n"
+    for flag, expected in (("--prompt", b"say"), ("--user", b"user: say\nassistant: ")):
+        assert decodelog("submit", "--model", model, flag, "-", db=sqlite_url, stdin="say").code == 0
+        assert prompt(sqlite_url)[0] == expected
+
+
+@pytest.mark.contract("ENV-7")
+def test_a_pipe_in_which_nothing_comes_is_not_waited_for(model: str, sqlite_url: str) -> None:
+    silent, kept = os.pipe()
+    program = (
+        "from decodelog.service.cli import input_files; input_files.PIPED_S = 0.1;"
+        "from decodelog.service.cli.entry import main; main()"
+    )
+    given = [sys.executable, "-c", program, "submit", "--model", model, "--db", sqlite_url]
+    try:
+        for stdin, reason in ((silent, "nothing has come"), (subprocess.DEVNULL, "is empty")):
+            told = subprocess.run(given, stdin=stdin, capture_output=True, encoding="utf-8", timeout=600, check=False)
+            assert (told.returncode, "error[prompt_missing]" in told.stderr, reason in told.stderr) == (2, True, True)
+    finally:
+        os.close(kept)
+    assert jobs(sqlite_url) == []
+
+
+@pytest.mark.contract("ENV-7")
+def test_show_tells_what_is_not_as_usual_and_all_of_it_where_asked(model: str, sqlite_url: str) -> None:
+    request = ("--temperature", 0.8, "--seed", 7, "--stop", "x" * 200, "--max-new-tokens", 9, "--echo")
+    job = decodelog("run", "--model", model, "--prompt", "say " * 100, *request, "--json", db=sqlite_url).json["job"]
+    shown = decodelog("show", job, db=sqlite_url).stdout
+    for line in (
+        "temperature 0.8\n",
+        "seed 7\n",
+        "max_new_tokens 9\n",
+        "echo_prompt True\n",
+        "tokens    9/9 new ones\n",
+    ):
+        assert line in shown, line
+    assert f"prompt    401 tokens of text: {('say ' * 100)[:100]}...\n" in shown
+    assert ("x" * 200 in shown, "batch_width" in shown, "\nended     " in shown) == (False, False, True)
+    whole = decodelog("show", job, "--all", db=sqlite_url).stdout
+    assert ("x" * 200 in whole, "runtime.batch_width 1\n" in whole, "say " * 100 in whole) == (True, True, True)
+    sealed = decodelog("show", job, "--all", "--json", db=sqlite_url).json["request"]
+    assert (sealed["rng"]["seed"], len(sealed["prompt"]["token_ids"])) == (7, 401)
 
 
 # ---- end tokens ------------------------------------------------------------------------------------------------------

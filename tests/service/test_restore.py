@@ -271,11 +271,12 @@ def test_rows_are_locked_in_the_order_of_their_ids_whatever_the_files(
     stage: Stage, postgres_url: str, tmp_path: Path
 ) -> None:
     """As by everything else that waits for several: else two could wait for each other."""
-    one, two = stage.submit(), stage.submit()
+    stage.submit(), stage.submit()
     export(stage.store, None, tmp_path / "both")
-    export(stage.store, [two, one], tmp_path / "turned")
     with closing(database_store(postgres_url)) as store, psycopg.connect(postgres_url) as holder:
         restore(store, tmp_path / "both")
+        one, two = store.names()
+        export(stage.store, [two, one], tmp_path / "turned")
         holder.execute("SELECT FROM jobs WHERE job = %s FOR UPDATE", (one,))
         thread = Thread(target=restore, args=(store, tmp_path / "turned"))
         thread.start()

@@ -62,5 +62,11 @@ def test_the_same_request_of_another_day_attaches_to_the_job_of_the_first(model:
 def test_a_name_says_when_its_request_was_sealed() -> None:
     name = new_job_name(1_700_000_000_123)
     assert named_ms(name) == named_ms(f"{name}.7") == 1_700_000_000_123
-    assert named_ms("job-1") is None
-    assert named_ms("g" * 22) is None
+    assert named_ms("018bcfe5687bdeadbeef00") == 1_700_000_000_123  # as names were at first
+    assert [named_ms(other) for other in ("job-1", "g" * 22, "u" * 17)] == [None] * 3
+
+
+def test_two_characters_tell_most_names_apart() -> None:
+    names = [new_job_name(1_700_000_000_123) for _ in range(20)]
+    assert len({name[:3] for name in names}) > 15
+    assert {name[8:] for name in names} == {new_job_name(1_700_000_000_123)[8:]}

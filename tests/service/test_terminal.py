@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import json
+import os
+import pty
 import re
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 from contextlib import closing
 from pathlib import Path
 
@@ -16,8 +22,8 @@ from commandline import COMMAND, at_terminal, decodelog, environment, jobs, scri
 from typer.main import get_command
 
 from decodelog.service.cli import terminal
-from decodelog.service.cli.app import app
-from decodelog.service.cli.standard import NARROWEST
+from decodelog.service.cli.app import WIDTH_MAX, app
+from decodelog.service.cli.board import Board
 from decodelog.service.cli.visible import coloured, visible, visible_line
 
 CLIPBOARD, TITLE, CLEAR, C1 = "\x1b]52;c;QUJD\x07", "\x1b]0;mine\x07", "\x1b[2J\x1b[1A", "\x9b2J\x9d0;x\x9c"
@@ -197,9 +203,39 @@ def test_a_table_asks_no_terminal_for_its_width(monkeypatch: pytest.MonkeyPatch)
     assert dumb.getvalue().splitlines()[1].split() == ["x" * 300, "7"]
 
 
+def test_a_board_is_drawn_over_and_makes_way_for_what_stays() -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 3, 12, 0, 0))
+    lines = ["one", f"two {CLEAR} and more", "three"]
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
+        board = Board(stream, lambda: lines)
+        board.draw()
+        lines[:] = ["four"]
+        board.draw()
+        with board.aside():
+            stream.write("stays\n")
+            stream.flush()
+        with board.shown():
+            pass
+    got = ""
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while chunk := os.read(ours, 65536):
+            got += chunk.decode().replace("\r\n", "\n")
+    os.close(ours)
+    assert got.startswith("one\ntwo \\u001b[2\n\x1b[2A\x1b[Jfour\n\x1b[1A\x1b[Jstays\n")
+    assert got.endswith("stays\n") or got.endswith("four\n\x1b[1A\x1b[J")
+
+
+def test_a_board_is_no_concern_of_a_pipe() -> None:
+    pipe = io.StringIO()
+    with Board(pipe, lambda: ["one"]).shown():
+        pass
+    assert pipe.getvalue() == ""
+
+
 def test_help_has_whole_names_on_the_narrowest_terminal() -> None:
     """Every command's, in one process for all of them."""
-    commands = get_command(app).commands  # type: ignore[attr-defined]
+    commands = {name: later.real for name, later in get_command(app).commands.items()}  # type: ignore[attr-defined]
     names = [
         ["--help"],
         *([name, "--help"] for name in commands),
@@ -211,8 +247,32 @@ def test_help_has_whole_names_on_the_narrowest_terminal() -> None:
             [sys.executable, "-c", ALL, json.dumps(names)], env=given, capture_output=True, encoding="utf-8"
         ).stdout
         assert "…" not in told
+        assert not re.search(r"[a-z,;']\.\.\.", told)  # nothing is cut off
         for command in commands.values():
             for option in command.params:
                 for name in option.opts:
                     assert not name.startswith("--") or name in told, (changes, name)
-        assert (max(map(len, told.splitlines())) > 2 * NARROWEST - 20) is (changes["COLUMNS"] == "160"), changes
+        widest = max(map(len, told.splitlines()))
+        assert (WIDTH_MAX - 20 < widest <= WIDTH_MAX) is (changes["COLUMNS"] == "160"), changes
+
+
+@pytest.mark.parametrize("command", [["--help"], ["--version"]])
+def test_the_list_of_commands_imports_none_of_them(command: list[str]) -> None:
+    """It is asked for at every press of a key that completes a command."""
+    program = (
+        "import atexit, sys; from decodelog.service.cli.entry import main;"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr, sep='\\n')); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, encoding="utf-8", check=True)
+    loaded = done.stderr.split()
+    assert "decodelog.service.cli.app" in loaded
+    assert {"rich", "pydantic", "sqlalchemy", "numpy", "torch"} & {*loaded} == set()
+    assert [name for name in loaded if name.startswith("decodelog.service.cli.commands.")] == []
+
+
+def test_importing_the_library_imports_nothing_else() -> None:
+    program = "import sys; before = {*sys.modules}; import decodelog; print(*({*sys.modules} - before))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True)
+    loaded = done.stdout.split()
+    assert {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names} == {"decodelog"}
+    assert len(loaded) < 10

@@ -41,7 +41,6 @@ def audit(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Prove the logs from what is stored; exit 1 on a fault, 3 where jobs were to be run again and were not."""
     from ...inspect.audit import audit as audit_jobs
     from ...inspect.audit import audit_anchored
     from ...inspect.reexecution import again

@@ -36,10 +36,6 @@ def batch(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Answer a file of requests; killed and started again, it goes on and writes each line exactly once.
-
-    Exits with 1 where a line was refused or its job failed; the line then says why.
-    """
     from ...api.log import open as open_log
     from ...batch.run import Batch
 

@@ -6,9 +6,6 @@ from typing import Annotated
 
 import typer
 
-from ...database import opened
-from ...jobs.models import Models, home
-from ...jobs.naming import find_job
 from .. import terminal
 from ..edge import FAILED
 from . import options
@@ -36,23 +33,17 @@ def compare(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Compare two jobs step by step at six levels, or one with its request run again; a difference exits with 1."""
     from ....fsm.reading.compare import LEVELS
-    from ...inspect.compare import against, against_reexecution, plain, run_in, told
+    from ...api.log import open as open_log
+    from ...inspect.compare import plain, told
 
     if level not in LEVELS:
         raise typer.BadParameter(f"it is one of {', '.join(LEVELS)}", param_hint="--level")
     if (other is None) is not reexecute:
         raise typer.BadParameter("name another job, or give --reexecute")
 
-    with opened(db) as store:
-        name = find_job(store, job)
-        if other is not None:
-            verdict = against(run_in(store, name, level), run_in(store, find_job(store, other), level), level)
-        else:
-            with terminal.progress("running it again"):
-                model = Models(home(), lanes=1).load(*store.row(name).wanted)
-                verdict = against_reexecution(store, model, name, level)
+    with open_log(db, create=False, lanes=1) as log, terminal.progress("running it again", shown=reexecute):
+        verdict = log.job(job).compare(None if other is None else log.job(other), level)
     if json:
         terminal.write_json(plain(verdict))
     else:

@@ -29,7 +29,6 @@ Keep = Annotated[
 def demo(
     max_new_tokens: MaxNewTokens = 120, keep: Keep = None, model: Model = MODEL, json: options.Json = False
 ) -> None:
-    """Kill a real generation twice, and show that nothing changed."""
     from ...lab.demo import demonstrate
 
     narrator = Narrator(silent=json)

@@ -16,7 +16,6 @@ Out = Annotated[str | None, typer.Option("--out", metavar="FILE", help="Write it
 
 
 def diagram(svg: Svg = False, out: Out = None, json: options.Json = False) -> None:
-    """Print the state machine of a job, as text or as a picture."""
     from ...inspect.diagram import as_object, as_svg, as_text
 
     drawn = terminal.json_line(as_object()) if json else as_svg() if svg else as_text()

@@ -14,7 +14,6 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(db: options.Database = None, json: options.Json = False) -> None:
-    """Check this machine and say what to do; exit 1 on a failure."""
     from ...inspect.doctor import FAIL, examine
 
     with terminal.progress("checking"):

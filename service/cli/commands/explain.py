@@ -19,7 +19,6 @@ Step = Annotated[
 
 
 def explain(job: options.JobName, step: Step = None, db: options.Database = None, json: options.Json = False) -> None:
-    """Tell why a token was chosen, and what came of it, from the log alone."""
     from ...inspect.explain import decision_of, explained
     from ...inspect.explain_text import told
 

@@ -39,7 +39,6 @@ def export(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Write logs to a file that `verify` can prove anywhere."""
     from ...archive.export import export as export_jobs
     from ...signing import signer
 
@@ -56,7 +55,6 @@ def export(
 
 
 def verify(file: File, key: options.PublicKey = None, json: options.Json = False) -> None:
-    """Prove an exported file, without database or model; exit 1 on a fault."""
     from ...inspect.audit import verify as verify_file
     from ...signing import public_key
 

@@ -22,10 +22,6 @@ At = Annotated[
 def fork(
     flags: DraftFlags, job: options.JobName, at: At, db: options.Database = None, json: options.Json = False
 ) -> None:
-    """Put a job into the log that goes on from a prefix of another.
-
-    What no flag changes is as it was there, retention too.
-    """
     from ...jobs.fork import fork as fork_job
 
     retain_ms = flags.retain_ms

@@ -2,58 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ....fsm.errors import ConflictingFlags, Terminal
-from ...database import opened
-from ...jobs.listing import listed, missed_by
+from ....fsm.machine.states import Status
+from ...database import now_ms, opened
+from ...jobs.listing import age, listed, missed_by, out_of, owner_of, rate
 from ...jobs.naming import find
 from .. import terminal
-from ..edge import FAILED, end_with, told_damage
+from ..board import Board
+from ..edge import FAILED, end_with, on_signals, told_damage
 from ..table import Table
+from ..visible import visible_line
 from . import options
 from .run import say_missing, told
 
 if TYPE_CHECKING:
-    from ....fsm.ports import JobRow
+    from ....fsm.ports import JobRow, ModelRef
+    from ....fsm.reading.transcript import Transcript
+    from ....store.engine import DatabaseStore
+    from ....store.memory.log import MemoryStore
 
 LISTED = 1000
+WATCHED = 20
+LOOK_S = 1.0
+SHOWN = 100  # characters of a value
+COLUMNS = ("JOB", "STATE", "FINISH", "IN", "OUT/MAX", "RATE", "AGE", "OWNER", "MODEL")
+NUMBERS = ("IN", "OUT/MAX", "RATE", "AGE")
+STATES = {
+    "live": tuple(status for status in Status if not status.terminal),
+    "ended": tuple(status for status in Status if status.terminal),
+    **{status.value.lower(): (status,) for status in Status},
+}
 
-Last = Annotated[
+Limit = Annotated[
     int | None,
-    typer.Option("--last", min=1, metavar="N", help="Only the N newest jobs.", show_default=False),
+    typer.Option("--limit", "--last", min=1, metavar="N", help="Only the N newest jobs.", show_default=False),
 ]
+State = Annotated[
+    str | None,
+    typer.Option("--state", metavar="STATE", help=f"Only jobs that are {', '.join(STATES)}.", show_default=False),
+]
+Watching = Annotated[
+    bool, typer.Option("--watch", help="Draw the newest jobs again and again on a terminal, until Ctrl-C.")
+]
+Whole = Annotated[bool, typer.Option("--all", help="All of the prompt, and all that is sealed in the request.")]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, metavar="S", help="Seconds to wait for the job's owner.")]
 
 
 def jobs(
-    last: Last = None, every: options.AllJobs = False, db: options.Database = None, json: options.Json = False
+    state: State = None,
+    limit: Limit = None,
+    every: options.AllJobs = False,
+    watch: Watching = False,
+    db: options.Database = None,
+    json: options.Json = False,
 ) -> None:
-    """List the newest jobs, oldest first: the last 1000 in a table, all of them with --all or as JSON."""
-    if every and last is not None:
-        raise ConflictingFlags("--all and --last", "give one of them")
-    if last is None and not every and not json:
-        last = LISTED
+    if every and limit is not None:
+        raise ConflictingFlags("--all and --limit", "give one of them")
+    if watch and (every or json):
+        raise ConflictingFlags("--watch and --all or --json", "what is watched is a table of the newest jobs")
+    if state is not None and state.lower() not in STATES:
+        raise typer.BadParameter(f"it is one of {', '.join(STATES)}", param_hint="--state")
+    states = tuple(Status) if state is None else STATES[state.lower()]
     with opened(db) as store:
         missing = store.missing()
+        if watch and sys.stdout.isatty():
+            return _watch(store, limit or WATCHED, states)
         if json:
-            _write_array([listed(row, missing) for row in page] for page in store.pages(last))
+            _write_array([listed(row, missing) for row in page] for page in store.pages(limit, states))
             return
-        table = Table(("JOB", "STATE", "FINISH", "IN", "OUT", "CREATED", "MODEL"), numbers=("IN", "OUT"))
-        shown = 0
-        for page in store.pages(last):
+        last = LISTED if limit is None and not every else limit
+        table, shown = Table(COLUMNS, NUMBERS), 0
+        for page in store.pages(last, states):
             shown += len(page)
-            states = [_state(row, missed_by(row, missing)) for row in page]
-            table.write(
-                [(row.job, state, row.finish, row.prompt, row.output, _when(row.created_ms), row.model)
-                 for row, state in zip(page, states, strict=True)]
-            )  # fmt: skip
-        if shown == last and (older := store.count() - shown) > 0:
+            table.write([_cells(row, now_ms(), missing) for row in page])
+        if shown == last and (older := store.count(states) - shown) > 0:
             terminal.say(f"{older} older jobs are not shown; --all shows them", style="dim")
+
+
+def _cells(row: JobRow, at_ms: int, missing: Mapping[ModelRef, str], rated: str | None = None) -> tuple[Any, ...]:
+    """A row of the table. Its rate is over all the job's time, waiting included, or as it was `rated`."""
+    whole = rate(row.output, (row.ended_ms or at_ms) - row.created_ms)
+    finish, out, since = row.finish, out_of(row.output, row.output_max), age(at_ms - row.created_ms)
+    named = owner_of(row.owner), row.model
+    state, whole = _state(row, missed_by(row, missing)), whole if rated is None else rated
+    return row.job, state, finish, row.prompt, out, whole, since, *named
+
+
+def _watch(store: DatabaseStore | MemoryStore, last: int, states: Sequence[Status]) -> None:
+    """Draw the newest jobs until Ctrl-C: one query a look, and the rate of a job that runs is since the look before."""
+    before: dict[str, tuple[int, int]] = {}
+
+    def lines() -> list[str]:
+        at_ms, missing = now_ms(), store.missing()
+        rows = [row for page in store.pages(last, states) for row in page]
+        cells = []
+        for row in rows:
+            output, then_ms = before.get(row.job, (row.output, at_ms))
+            rated = None if row.status.terminal else rate(row.output - output, at_ms - then_ms)
+            cells.append(_cells(row, at_ms, missing, rated))
+        before.clear()
+        before.update({row.job: (row.output, at_ms) for row in rows})
+        return Table(COLUMNS, NUMBERS).lines(cells)
+
+    board = Board(sys.stdout, lines)
+    with on_signals():
+        while True:
+            board.draw()
+            time.sleep(LOOK_S)
 
 
 def _write_array(pages: Iterator[list[dict[str, Any]]]) -> None:
@@ -65,8 +128,9 @@ def _write_array(pages: Iterator[list[dict[str, Any]]]) -> None:
     terminal.write("[]\n" if before == "[" else "]\n")
 
 
-def show(job: options.JobOrFamily, db: options.Database = None, json: options.Json = False) -> None:
-    """Print a job, or each of a family: how it stands, its usage, and its text so far."""
+def show(
+    job: options.JobOrFamily, whole: Whole = False, db: options.Database = None, json: options.Json = False
+) -> None:
     from ...streams.reading import proven_of
 
     with opened(db) as store:
@@ -79,20 +143,24 @@ def show(job: options.JobOrFamily, db: options.Database = None, json: options.Js
     say_missing(found)
     if json:
         each = [result | told_damage(damage) for result, (_, damage) in zip(results, read, strict=True)]
+        if whole:
+            each = [one | {"request": _envelope(transcript)} for one, (transcript, _) in zip(each, read, strict=True)]
         terminal.write_json(told(found, each))
         return end_with(damage, json)
     shown = [
-        (terminal.heading(row.job) if found.is_family else "") + _shown(row, result, missed_by(row, missing))
-        for row, result in zip(rows, results, strict=True)
+        (terminal.heading(row.job) if found.is_family else "")
+        + _shown(row, result, transcript, whole, missed_by(row, missing))
+        for row, result, (transcript, _) in zip(rows, results, read, strict=True)
     ]
     terminal.write("\n".join(shown))
     end_with(damage, json)
 
 
-def _shown(row: JobRow, result: dict[str, Any], missed: str | None) -> str:
+def _shown(row: JobRow, result: dict[str, Any], transcript: Transcript, whole: bool, missed: str | None) -> str:
     from ..printer import ending
 
     usage = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in result["usage"].items())
+    took = age((row.ended_ms or now_ms()) - row.created_ms)
     facts = {
         "job": row.job,
         "state": f"{result['state']} ({ending(result)})" if row.status.terminal else result["state"],
@@ -101,6 +169,10 @@ def _shown(row: JobRow, result: dict[str, Any], missed: str | None) -> str:
         "waits": f"no worker has its model: {missed} looked for it; start one with --models DIR" if missed else None,
         "identity": row.identity,
         "created": _when(row.created_ms),
+        "ended": f"{_when(row.ended_ms)}, after {took}" if row.ended_ms is not None else f"not yet, after {took}",
+        "prompt": _prompt(transcript, whole),
+        "asks for": _asked(transcript, whole),
+        "tokens": f"{out_of(row.output, row.output_max)} new ones",
         "usage": usage,
         "ends at": ", ".join(map(str, result["eos_ids"])) or "no end token",
         "key": row.idempotency_key,
@@ -111,10 +183,41 @@ def _shown(row: JobRow, result: dict[str, Any], missed: str | None) -> str:
     return f"{lines}\n{result['text']}\n"
 
 
+def _prompt(transcript: Transcript, whole: bool) -> str | None:
+    """How many tokens it has, what it was made from, and its text where the log has that, else its ids."""
+    if (state := transcript.state) is None:
+        return None
+    recorded = b"".join(token.piece for emission in transcript.emissions for token in emission.prompt)
+    text = recorded.decode(errors="replace") if recorded else " ".join(map(str, state.spec.prompt))
+    shown = text if whole or len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return f"{len(state.spec.prompt)} tokens of {state.spec.envelope.prompt.source.kind}: {visible_line(shown)}"
+
+
+def _asked(transcript: Transcript, whole: bool) -> str | None:
+    """What its request asks for beside the prompt, one a line: what is not as usual, or all that is sealed."""
+    from ...inspect.parameters import sealed, unusual
+
+    if (state := transcript.state) is None:
+        return None
+    asked = (sealed if whole else unusual)(state.spec.envelope)
+    values = {name: str(value) for name, value in asked.items()}
+    return (
+        f"\n{'':<9} ".join(
+            f"{name} {visible_line(value if whole or len(value) <= SHOWN else f'{value[:SHOWN]}...')}"
+            for name, value in values.items()
+        )
+        or "what is usual"
+    )
+
+
+def _envelope(transcript: Transcript) -> dict[str, Any] | None:
+    """The request as it is sealed."""
+    return None if transcript.state is None else transcript.state.spec.envelope.model_dump(by_alias=True)
+
+
 def cancel(
     job: options.JobOrFamily, wait: Wait = 30.0, db: options.Database = None, json: options.Json = False
 ) -> None:
-    """End a job or a family now, with exactly the tokens it has; what has ended otherwise stays so."""
     from ...jobs.cancel import cancel_all
     from ...jobs.incarnation import new_worker_name
 

@@ -19,7 +19,7 @@ from ..edge import FAILED, REFUSED, report
 from . import options
 
 if TYPE_CHECKING:
-    from ....fsm.ports import EventLog
+    from ....fsm.ports import Named
     from ...retention.erase import Erased
     from ...retention.seal import Sealed
     from ...retention.sweep import Due, Refused, Uncached
@@ -58,7 +58,6 @@ def seal(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Compress the logs of ended jobs, each into one row that shows the same; exit 1 where one is refused."""
     if bool(job) is every:
         raise typer.BadParameter("name jobs, or give --all")
     if older_than is not None and not every:
@@ -87,10 +86,6 @@ def erase(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Erase prompt, output and request of ended jobs for good; the chain of their logs can still be proven.
-
-    On a terminal it asks first. Elsewhere it takes whole names only, or --yes.
-    """
     from ...retention.erase import check_ended, forks_of
     from ...retention.sweep import Due, erase_all
 
@@ -107,7 +102,7 @@ def erase(
         told.scrubbed = erase_all(store, jobs, told.hear, cache_dir)
 
 
-def confirm(log: EventLog, given: Sequence[str], jobs: Sequence[str]) -> None:
+def confirm(log: Named, given: Sequence[str], jobs: Sequence[str]) -> None:
     """Ask at the terminal before erasing these jobs. Errors: WholeNameNeeded where there is no terminal."""
     if terminal.can_ask():
         for name in jobs:
@@ -129,7 +124,6 @@ def sweep(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Erase what is past its --retain, seal what ended long ago, remove what --cache-dir has of ended jobs."""
     from ...retention.sweep import due
     from ...retention.sweep import sweep as sweep_jobs
 
@@ -153,7 +147,7 @@ def tell_due(found: Due, json: bool) -> None:
             terminal.write("".join(f"{name} would be {PAST[what]}\n" for name in names))
 
 
-def named(store: EventLog, names: list[str]) -> list[str]:
+def named(store: Named, names: list[str]) -> list[str]:
     """Every job that these names find, each once, in order."""
     return list(dict.fromkeys(each for name in names for each in find(store, name).jobs))
 

@@ -19,12 +19,36 @@ Database = Annotated[
 
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 
+COMPLETED = 100  # names that a shell is given
+
+
+def jobs_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The newest names of jobs that begin so, for a shell; none where the database does not give them at once."""
+    from ....fsm.errors import Problem
+    from ...database import opened
+
+    try:
+        with opened(ctx.params.get("db")) as store:
+            return store.names(incomplete, last=COMPLETED)[::-1]
+    except Problem:
+        return []
+
+
 JobName = Annotated[
-    str, typer.Argument(metavar="JOB", help="A job's name, or a beginning that no other has.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="A job's name, or a beginning that no other has.",
+        show_default=False,
+        autocompletion=jobs_beginning,
+    ),
 ]
 
 _NAME = typer.Argument(
-    metavar="JOB", help="A job's or a family's name, or a beginning that no other has.", show_default=False
+    metavar="JOB",
+    help="A job's or a family's name, or a beginning that no other has.",
+    show_default=False,
+    autocompletion=jobs_beginning,
 )
 JobOrFamily = Annotated[str, _NAME]
 MaybeJobOrFamily = Annotated[str | None, _NAME]

@@ -42,7 +42,6 @@ def run(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Generate text durably, streaming it to standard output."""
     draft = flags.draft()
     models = _models(draft.n)
     with opened(db, create=True) as store:
@@ -54,7 +53,6 @@ def run(
 
 @takes_draft()
 def submit(flags: DraftFlags, db: options.Database = None, json: options.Json = False) -> None:
-    """Put a request into the log for a worker, and print its job's or its family's name."""
     draft = flags.draft()
     with opened(db, create=True) as store:
         found, created = _submit(store, _models(draft.n), flags, draft)
@@ -78,7 +76,6 @@ def resume(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Bring a job or a family to its end and print its text, or --all of them."""
     if (job is None) is not every:
         raise typer.BadParameter("name one job, or give --all")
     form = options.rebuild_form(rebuild)

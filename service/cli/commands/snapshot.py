@@ -70,7 +70,6 @@ def snapshot(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Write a job to a file as it stands, with its log and its cache's rows, to go on from anywhere."""
     from ...archive.export import check_writable
     from ...archive.snapshot import FORMS, REPAIRED, How, take
     from ...jobs.incarnation import new_worker_name
@@ -106,7 +105,6 @@ def restore(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Bring the jobs of a file into the database, after proving all of it; what is there already stays."""
     from ....fsm.errors import UnsupportedDatabase
     from ....store.engine import DatabaseStore
     from ...archive.restore import bring, proven

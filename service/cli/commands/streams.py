@@ -27,7 +27,6 @@ def events(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Print the events of a job, one a line."""
     from ...streams.event_text import event_json, event_line
     from ...streams.reading import events_of
 
@@ -46,7 +45,6 @@ def tail(
     db: options.Database = None,
     json: options.Json = False,
 ) -> None:
-    """Print a job's text from a sequence number on, as it grows."""
     from ....fsm.reading.emission import plain
     from ...streams.reading import emissions_of
 

@@ -60,11 +60,6 @@ def torture(
     seed: Seed = None,
     json: options.Json = False,
 ) -> None:
-    """Kill processes everywhere, and take databases away from workers; exit 1 if that changed anything.
-
-    Processes are killed at every statement, sync and model call, in every state. Servers are stopped, disks filled and
-    locks held while workers run jobs.
-    """
     refuse_conflicts(
         {"--list": show, "--simulate": simulate, "--only": only, "--db": db, "--quick": quick, "--seed": seed}
     )

@@ -66,7 +66,7 @@ class UnknownJob(Rejected):
 
     def words(self) -> str:
         nearest = f"the nearest are {', '.join(self.candidates)}" if self.candidates else ""
-        return f"there is no job {self.job}; {nearest or 'name one of those that there are'}"
+        return f"there is no job {self.job}; {nearest or 'name an existing one'}"
 
 
 @dataclass(eq=False)

@@ -13,6 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from . import terminal
+
 WHOLE = 1000  # characters, more than any line of help has
 
 
@@ -53,7 +55,22 @@ class Later(TyperCommand):
         return self.real.make_context(info_name, args, parent, **extra)
 
 
-class Group(TyperGroup):
+class Helped:
+    """Commands that write their help as all data is written, so that a full disk or a closed pipe is told."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        if (option := super().get_help_option(ctx)) is not None:  # type: ignore[misc]
+            option.callback = _show_help
+        return option
+
+
+def _show_help(ctx: Any, param: Any, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        terminal.write(f"{ctx.get_help()}\n")
+        ctx.exit()
+
+
+class Group(Helped, TyperGroup):
     """A group of commands whose list cuts nothing off."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -61,7 +78,7 @@ class Group(TyperGroup):
             formatter.write_dl([(name, each.get_short_help_str(WHOLE)) for name, each in self.commands.items()])
 
 
-class Sectioned(TyperCommand):
+class Sectioned(Helped, TyperCommand):
     """A command whose help has its options under the headings that they name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

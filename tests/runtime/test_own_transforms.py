@@ -92,7 +92,7 @@ def own(*functions: Callable[..., Any]) -> dict[str, Any]:
 
 @pytest.mark.contract("POL-2", "RES-4")
 @pytest.mark.parametrize("turns", [1, 8])
-def test_it_sees_the_tokens_so_far_and_a_job_that_is_taken_over_ends_the_same(store: AnyStore, turns: int) -> None:
+def test_it_sees_the_tokens_so_far_after_a_takeover_too(store: AnyStore, turns: int) -> None:
     of = model(**SEEDED)
     draft = {**LONG, **own(no_repeat_of_the_last)}
     whole = run(store, of, **draft)["token_ids"]
@@ -110,7 +110,7 @@ def test_it_sees_the_tokens_so_far_and_a_job_that_is_taken_over_ends_the_same(st
 
 
 @pytest.mark.contract("POL-2")
-def test_what_was_removed_stays_removed_and_prompt_and_output_are_both_there(store: AnyStore) -> None:
+def test_removed_tokens_stay_removed_and_prompt_and_output_are_there(store: AnyStore) -> None:
     """The sums are 25, 50 and 100, and the last of these is banned."""
     banned = [*range(100, 128)]
     ended = run(store, model(**SEEDED), **own(of_both), token_ids=[20, 5], banned_token_ids=banned, max_new_tokens=3)

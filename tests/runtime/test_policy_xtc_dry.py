@@ -77,7 +77,7 @@ def test_of_equals_xtc_spares_the_one_that_ranks_lowest_ranked_or_not(
 
 
 @pytest.mark.contract("POL-5")
-def test_xtc_is_off_where_its_own_draw_says_so_and_not_where_the_choices_does() -> None:
+def test_xtc_is_off_by_its_own_draw_and_not_by_the_choices() -> None:
     row, plan = [0.0, 1.0, 0.5], Plan("sample", (Xtc(0.5, 0.1),))
     for unit in (0.1, 0.9):
         assert one(row, plan, unit, noise={1: 0.49}).support == 1
@@ -85,7 +85,7 @@ def test_xtc_is_off_where_its_own_draw_says_so_and_not_where_the_choices_does() 
 
 
 @pytest.mark.contract("POL-5")
-def test_each_transform_that_draws_has_a_domain_of_its_own_and_not_the_choices() -> None:
+def test_each_transform_that_draws_has_a_domain_of_its_own() -> None:
     domains = [kind.domain for kind in SEALED_ORDER if kind.domain]
     assert domains
     assert len(set(domains)) == len(domains)
@@ -116,7 +116,7 @@ def plain(text: list[int], allowed: int, window: int, breakers: tuple[int, ...])
 @pytest.mark.contract("POL-2", "RES-4")
 @given(texts, texts, st.integers(1, 4), st.integers(1, 30), st.sampled_from([(), (3,), (0, 2)]), st.data())
 @settings(max_examples=300)
-def test_the_lengths_of_repetitions_follow_from_the_last_tokens_however_they_came(
+def test_lengths_of_repetitions_follow_from_the_last_tokens_alone(
     prompt: list[int], output: list[int], allowed: int, window: int, breakers: tuple[int, ...], data: st.DataObject
 ) -> None:
     memory = Repeats(window, breakers)
@@ -191,7 +191,7 @@ BENT: dict[str, Any] = {
 
 @pytest.mark.contract("POL-7", "RES-4", "POL-5")
 @pytest.mark.parametrize("turns", [1, 9, 21])
-def test_a_job_with_xtc_and_dry_that_is_taken_over_ends_as_if_nothing_had_happened(store: AnyStore, turns: int) -> None:
+def test_a_taken_over_job_with_xtc_and_dry_ends_the_same(store: AnyStore, turns: int) -> None:
     of = model(**SEEDED)
     whole = run(store, of, **BENT)
     for off in ("xtc_probability", "dry_multiplier"):
@@ -208,7 +208,7 @@ def test_a_job_with_xtc_and_dry_that_is_taken_over_ends_as_if_nothing_had_happen
 
 
 @pytest.mark.contract("POL-7", "POL-5")
-def test_a_job_with_xtc_is_the_same_among_mates_with_other_seeds_and_without(store: AnyStore) -> None:
+def test_a_job_with_xtc_is_the_same_with_mates_and_without(store: AnyStore) -> None:
     of = model(**SEEDED)
     alone = run(store, of, **BENT)["token_ids"]
     others = [admit(store, of, **{**BENT, "seed": 8}), admit(store, of, temperature=1.0, seed=7, max_new_tokens=30)]

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from typer.main import get_command
 
@@ -32,13 +33,18 @@ def shown(page: Path) -> Iterator[list[str]]:
                 yield rest[: next((end for end, other in enumerate(rest) if other in ENDS), len(rest))]
 
 
+def real(command: Any) -> Any:
+    """The command itself, where the list has one that is imported when it runs."""
+    return getattr(command, "real", command)
+
+
 def check(given: Sequence[str]) -> None:
     """ValueError where there is no such command, or it does not take this; a file that is named need not be there."""
     command, rest = get_command(app), list(given)
     while commands := getattr(command, "commands", None):
         if not rest or rest[0] not in commands:
             raise ValueError(f"no command: {' '.join(given)}")
-        command = commands[rest.pop(0)]
+        command = real(commands[rest.pop(0)])
     try:
         command.make_context("decodelog", rest)
     except Exception as error:  # of several classes, which depend on the version of typer

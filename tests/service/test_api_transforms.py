@@ -62,7 +62,7 @@ def test_an_own_transform_is_proven_without_it_and_not_run_again(log: decodelog.
 
 
 @pytest.mark.contract("API-1", "POL-2")
-def test_xtc_and_dry_are_keywords_and_their_jobs_run_again_to_the_same_bits(log: decodelog.Log, tmp_path: Path) -> None:
+def test_jobs_with_xtc_and_dry_run_again_to_the_same_bits(log: decodelog.Log, tmp_path: Path) -> None:
     model = str(script(tmp_path / "model", script={"seed": 11, "spread": 2.0, "period": 4}))
     bent: dict[str, Any] = {"xtc_probability": 0.5, "dry_multiplier": 3.0, "dry_allowed_length": 1, "top_k": 6}
     job = log.submit(model, prompt="say", **bent, temperature=0.9, seed=5, ignore_eos=True, max_new_tokens=24)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from documented import check, shown
+from documented import check, real, shown
 from typer.main import get_command
 
 from decodelog.service.cli.app import app
@@ -48,7 +48,7 @@ def unknown(words: list[str]) -> Iterator[str]:
             if word not in command.commands:
                 yield word
                 return
-            command = command.commands[word]
+            command = real(command.commands[word])
         elif word.startswith("-") and word not in flags_of(command):
             yield word
 

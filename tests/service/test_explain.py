@@ -208,7 +208,7 @@ def test_each_transform_is_explained_for_the_chosen_token(db: str, short_model: 
 
 
 @pytest.mark.contract("POL-2", "POL-5")
-def test_a_repetition_and_a_draw_of_a_transform_are_told_from_the_log_alone(db: str, tmp_path: Path) -> None:
+def test_a_transforms_repetition_and_draw_are_told_from_the_log(db: str, tmp_path: Path) -> None:
     same = script(tmp_path / "same", script={"text": "x", "then": "repeat"})
     flags = ("--dry-multiplier", 2, "--dry-base", 2, "--dry-allowed-length", 1, "--dry-sequence-breaker", "z")
     job = job_of(db, same, *flags, "--xtc-probability", 0.5, "--seed", 5, "--max-new-tokens", 4, "--prompt", "ab")

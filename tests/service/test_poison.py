@@ -36,7 +36,7 @@ def test_a_job_that_kills_each_worker_is_given_up_and_the_others_finish(database
     )  # fmt: skip
     shown = decodelog("show", poison, "--json", db=database_url).json
     assert shown["error"]["code"] == "poison_job"
-    assert f"{TENURES_STALLED_MAX} workers in turn" in shown["error"]["message"]
+    assert f"{TENURES_STALLED_MAX} workers in a row" in shown["error"]["message"]
     assert decodelog("audit", "--all", db=database_url).code == 0
     assert decodelog("show", before[0], "--json", db=database_url).json["text"] == TEXT.encode()[:12].decode()
 

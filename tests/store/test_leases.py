@@ -191,7 +191,6 @@ def test_released_leases_are_free_at_once_and_only_those(store: AnyStore) -> Non
 
 @pytest.mark.contract("LOG-7")
 def test_the_time_of_a_lease_is_the_database_s(database_url: str) -> None:
-    """The clock handed to the store is for stores in memory; a database has its own."""
     store = open_store(database_url, clock=lambda: 0)
     admit(store)
     before_ms = time.time_ns() // 1_000_000

@@ -302,10 +302,12 @@ class Dry(Edit):
 
     @classmethod
     def entries(cls, draft: Mapping[str, Any], encode: Encode) -> list[dict[str, Any]]:
+        if not (asked := super().entries(draft, encode)):
+            return []  # a request without it needs no tokenizer for it
         texts = draft.get("dry_sequence_breakers")
         ends = [encode(f"a{text}")[-1:] for text in (_BREAKERS if texts is None else texts)]
         breaker_ids = sorted({token for end in ends for token in end})
-        return [entry | {"breaker_ids": breaker_ids} for entry in super().entries(draft, encode)]
+        return [entry | {"breaker_ids": breaker_ids} for entry in asked]
 
     def named_ids(self) -> Iterable[int]:
         return self.breaker_ids

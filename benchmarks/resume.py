@@ -64,7 +64,7 @@ def take_over(store: Store, model: NativeModel, job: str, cache_dir: Path | None
     engine.adopt(held, worker)
     for _ in range(turns):
         engine.turn()
-    engine.settle()
+    engine.flush()
     taken = time.perf_counter() - begin
     state = held.durable.transcript.state
     if turns == 1 and (state is None or state.frontier.processed != TOKENS):

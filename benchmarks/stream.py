@@ -77,7 +77,7 @@ def rate(generation: Callable[[], object]) -> float:
 def run_block(engine: Engine) -> None:
     for _ in range(BLOCK):
         engine.turn()
-    engine.settle()
+    engine.flush()
 
 
 def tax(durable_seconds: float, other_seconds: float) -> float:

@@ -310,7 +310,7 @@ class Trial:
         return found
 
     def _settle(self) -> None:
-        self._ground.settle()
+        self._ground.wait_idle()
 
     def _judge(self) -> None:
         """At the end: audit, the model run again over each job, and the undisturbed run where bits are kept."""

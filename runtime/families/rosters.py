@@ -18,7 +18,7 @@ from ...fsm.errors import RosterIncomplete
 from ..caches.arena import Lane
 from .work import Work
 
-State = Literal["prepared", "selected", "discarded"]
+TicketState = Literal["prepared", "selected", "discarded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Ticket:
     rows: tuple[Bound, ...]
     epoch: int
     evidence: list[tuple[Evidence, int]]
-    state: State = "prepared"
+    state: TicketState = "prepared"
 
 
 def require_complete(ticket: Ticket, stages: Roster, lanes: Roster) -> None:

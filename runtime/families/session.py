@@ -41,7 +41,7 @@ from ...fsm.errors import (
 from ..caches.abi import CacheAbi
 from ..caches.arena import Arena, Lane
 from ..caches.binding import verify_binding
-from .decoder.model import Decoder, Segment, Watch
+from .decoder.model import Decoder, Span, Watch
 from .decoder.probe import call_rows
 from .rosters import Bound, Evidence, Passport, Ticket, require_complete
 from .work import Work, work_of_call
@@ -311,7 +311,7 @@ class Session:
                 decodes.append((index, call.token))
         pending = iter(decodes)
         while batch := list(islice(pending, self.call_rows)):
-            segments = [Segment(calls[index].lane.slot, rows[index].passport.start, 1) for index, _ in batch]
+            segments = [Span(calls[index].lane.slot, rows[index].passport.start, 1) for index, _ in batch]
             tokens = [token for _, token in batch]
             evidence = self.decoder.forward(self.arena, self._workspace, tokens, segments, self._event)
             places.update((index, (evidence, place)) for place, (index, _) in enumerate(batch))
@@ -327,7 +327,7 @@ class Session:
         stages, landed = self.decoder.stages.full, self.decoder.lanes.full
         for start in starts:
             chunk, last = list(call.tokens[start : start + size]), start == starts[-1]
-            segment = Segment(passport.slot, start, len(chunk))
+            segment = Span(passport.slot, start, len(chunk))
             work = self.decoder.workspace(len(chunk), apart=False)
             evidence = self.decoder.forward(self.arena, work, chunk, [segment], self._event, last, call.watch)
             stages &= evidence.stages | (0 if last else self.decoder.head_stages)

@@ -11,7 +11,7 @@ from ...fsm.limits import MASK_MS_MAX, MASKS_OVER_MS_MAX
 
 STEP_S, OVER_S = MASK_MS_MAX / 1000, MASKS_OVER_MS_MAX / 1000
 
-Begun = tuple[float, float | None]
+StepStart = tuple[float, float | None]
 
 
 @dataclass(slots=True)
@@ -33,11 +33,11 @@ class Spending:
     wall: Callable[[], float] = perf_counter
     cpu: Callable[[], float] = thread_time
 
-    def begin(self) -> Begun:
+    def begin(self) -> StepStart:
         """Begin a step; what `end` wants to know."""
         return self.wall(), self.cpu() if self.longest_s > STEP_S else None
 
-    def end(self, begun: Begun) -> None:
+    def end(self, begun: StepStart) -> None:
         """End it. Errors: GrammarTooCostly where it was one too many."""
         wall, cpu = begun
         took = self.wall() - wall

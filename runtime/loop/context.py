@@ -23,7 +23,7 @@ once. What it raises does not touch the job."""
 Notice = Callable[[str, Problem], None]
 """Receives a job that was refused or lost, and why."""
 
-Told = Callable[[Transient | None], None]
+WaitNotice = Callable[[Transient | None], None]
 """Receives why the database is waited for, once the wait has been noticed, and None when it is over."""
 
 Dead = Callable[[Collection[str]], Collection[str]]
@@ -54,7 +54,7 @@ class Context:
 
     sink: Sink | None = None
     notice: Notice = unnoticed
-    told: Told = untold
+    told: WaitNotice = untold
     dead: Dead = nobody
     form: str = "prefill"
     pace: Pace = PACE

@@ -114,7 +114,7 @@ class Engine:
     def close(self) -> list[LostTenure]:
         """Wait for the appends that are under way, and let go of every job; see `turn`."""
         try:
-            return self.settle()
+            return self.flush()
         finally:
             for name in list(self.jobs):
                 self.drop(name)
@@ -123,20 +123,20 @@ class Engine:
     # ---- one turn --------------------------------------------------------------------------------------------------
 
     def turn(self, interruptions: Interruptions | None = None) -> list[LostTenure]:
-        """One turn for every job in hand; what it appends is durable when `settle` or the next turn returns.
+        """One turn for every job in hand; what it appends is durable when `flush` or the next turn returns.
 
         Jobs whose end is durable are let go of, as are jobs that were lost, which are returned. Raises a store error
         where an append failed as a whole; the jobs are then ahead of their logs, and the engine is of no further use.
         """
         # A lane that is to be rebuilt needs every token before it, the newest ones too.
-        lost = self.settle() if any(job.lane is None for job in self.jobs.values()) else []
+        lost = self.flush() if any(job.lane is None for job in self.jobs.values()) else []
         plan = plan_turn(self.jobs.values())
         batches = self._call(plan)
         ended = self._interrupted(interruptions)
         proposals = self._decide(plan, batches, ended)
         return lost + self._hand_over(proposals)
 
-    def settle(self) -> list[LostTenure]:
+    def flush(self) -> list[LostTenure]:
         """Wait for the appends that are under way; see `turn` for what it returns and raises."""
         return self._wait(ahead=0)
 
@@ -201,7 +201,7 @@ class Engine:
     def _hand_over(self, proposals: Sequence[tuple[Job, Proposal]]) -> list[LostTenure]:
         """Have the turn written, beside the next one's calls where that gains time."""
         if not proposals:
-            return self.settle()
+            return self.flush()
         self._at("turn.decided")
         beside = self._beside
         if beside is None:
@@ -209,7 +209,7 @@ class Engine:
         if beside:
             self._writer.put(self._advanced(proposals))
             return self._wait(ahead=1)
-        lost = self.settle()
+        lost = self.flush()
         return lost + self._let_go(self._writer.write(self._advanced(proposals)))
 
     def _advanced(self, proposals: Sequence[tuple[Job, Proposal]]) -> Turn:

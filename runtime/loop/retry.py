@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, cast
 from ...fsm.errors import Transient
 from ...fsm.ports import Append, AppendResult, Durable, Store
 from ..host import Host
-from .context import Told
+from .context import WaitNotice
 
 Result = TypeVar("Result")
 
@@ -25,11 +25,11 @@ class Patience:
     Only for actions that are idempotent: an append whose answer was lost is found again as a duplicate.
 
     limit_s   how long an action may fail, in seconds, before its error is raised
-    told      see `Told`; called on whatever thread waits
+    told      see `WaitNotice`; called on whatever thread waits
     host      whose time it is
     """
 
-    def __init__(self, limit_s: float, told: Told, host: Host) -> None:
+    def __init__(self, limit_s: float, told: WaitNotice, host: Host) -> None:
         self._limit_s = limit_s
         self._told = told
         self._ending = False

@@ -77,7 +77,7 @@ class Chain:
     gone: bool = False
 
 
-class Restored(NamedTuple):
+class RestoredRows(NamedTuple):
     """Rows that are back, and how many of them one call had made (see `Job`)."""
 
     rows: int
@@ -131,7 +131,7 @@ class Segments:
         """The job is not this worker's any more: leave to others what was kept of it."""
         self._chains.pop(job.name, None)
 
-    def restore(self, job: Job, cache: RowCache, tokens: Sequence[int], most: int) -> Restored | None:
+    def restore(self, job: Job, cache: RowCache, tokens: Sequence[int], most: int) -> RestoredRows | None:
         """Put back the longest run of kept rows of `tokens` into the job's empty lane, `most` at most.
 
         None where they do not even reach beyond those that one call made: the rest could not follow to the same bits.
@@ -171,7 +171,7 @@ class Segments:
             writes.append(partial(tail.unlink, missing_ok=True))
         if not self._reading:
             self._submit([(chain, writes)])
-        return Restored(stop, prefilled)
+        return RestoredRows(stop, prefilled)
 
     def forget(self, job: Job) -> None:
         """The job has ended, or its rows are others: remove what was kept of it."""

@@ -22,7 +22,7 @@ from .kinds import Beside, Mask
 from .plan import Plan
 from .ranking import rank, scale
 from .scores import Logits, VocabularyAxis, require
-from .select import best, draw, probabilities, settle, shift_and_summarise, summarise, values_of
+from .select import best, draw, finished, probabilities, shift_and_summarise, summarise, values_of
 
 Rows = Sequence[Sequence[float]]
 Decision = Selection | NonFiniteScores | NoTokenLeft
@@ -109,7 +109,7 @@ def row_facts(scores: Logits, group: Group, draws: Sequence[float | None], besid
                 noise = _noise(step.domain, [beside[row] for row in group.rows], values.device)
                 processed = step.kernel(processed, *step.numbers, noise)
 
-    settled = settle(processed) if group.steps else processed
+    settled = finished(processed) if group.steps else processed
     if unit is not None:
         chosen = draw(probabilities(settled), unit)
     elif group.steps:

@@ -114,9 +114,9 @@ def _indexes(count: int) -> Numbers:
     return np.arange(count)
 
 
-def settle(scores: Logits) -> Logits:
+def finished(scores: Logits) -> Logits:
     """Finish the scores: in float64, divided by the temperature, relative to the best, in order of token id."""
-    require(scores, Logits, "settle")
+    require(scores, Logits, "finished")
     values, tokens = scores.values, scores.tokens
     if tokens is not None and tokens.shape[1] == scores.axis.size:
         values, tokens = in_order_of_token(scores).values, None
@@ -158,7 +158,7 @@ def best(settled: Logits, distribution: Probabilities) -> Choice:
 
 
 def values_of(scores: Logits, tokens: Tensor) -> Tensor:
-    """The scores [B, N] of tokens [B, N] int64 after `settle`; -inf where a token is no candidate."""
+    """The scores [B, N] of tokens [B, N] int64 after `finished`; -inf where a token is no candidate."""
     if scores.tokens is None:
         return scores.values.gather(1, tokens)
     columns = torch.searchsorted(scores.tokens, tokens.contiguous()).clamp_(max=scores.tokens.shape[1] - 1)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ...fsm.request.registration import Registered
     from ...runtime.model.port import Model
     from ...store.archive.bundle import Written
-    from ..archive.snapshot import Taken
+    from ..archive.snapshot import SnapshotReport
 
 IDLE_ROUNDS: Final = 10
 """Rings, or rounds without one, that nobody has waited for, after which the thread that waits for rings ends."""
@@ -245,7 +245,7 @@ class AsyncJob:
         """See `Job.export`."""
         return await asyncio.to_thread(partial(self.job.export, path, **options))
 
-    async def snapshot(self, path: Path | str, **options: Any) -> Taken:
+    async def snapshot(self, path: Path | str, **options: Any) -> SnapshotReport:
         """See `Job.snapshot`."""
         return await asyncio.to_thread(partial(self.job.snapshot, path, **options))
 

@@ -12,7 +12,7 @@ from ...fsm.errors import SchemaViolation
 from ...fsm.ports import JobRow
 from ...fsm.reading.emission import Emission
 from ..archive.export import export
-from ..archive.snapshot import FORMS, REPAIRED, How, Taken, take
+from ..archive.snapshot import FORMS, REPAIRED, How, SnapshotReport, take
 from ..database import now_ms
 from ..extras import extras_named
 from ..inspect.audit import Report
@@ -177,7 +177,7 @@ class Job:
         tensors: bool = True,
         cache_dir: Path | str | None = None,
         force: bool = False,
-    ) -> Taken:
+    ) -> SnapshotReport:
         """Write the job as it stands to a file, to go on from anywhere.
 
         form        "pending-suffix", or "repaired": after a call over the token that was not processed yet

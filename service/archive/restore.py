@@ -22,7 +22,7 @@ from ...fsm.request.envelope import admit
 from ...fsm.request.names import check_job_name, check_model_name
 from ...store.archive.bundle import Bundle
 from ...store.archive.frames import begins
-from ...store.archive.restore import Restorable, Restored
+from ...store.archive.restore import Restorable, RestoredLog
 from ..files import open_regular
 from ..inspect.audit import audit
 from ..jobs.incarnation import dead_workers
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Back(NamedTuple):
-    """What became of one job of a restored file: see `Restored`.
+    """What became of one job of a restored file: see `RestoredLog`.
 
     state, sequence   where the database has it from then on, which a file of an earlier state does not change
     rows              tokens whose rows were put into the folder of caches: of a job that is live only
@@ -134,7 +134,7 @@ def _begun(path: Path) -> BinaryIO:
     return file
 
 
-def _back(done: Restored, rows: int) -> Back:
+def _back(done: RestoredLog, rows: int) -> Back:
     row = done.row
     return Back(row.job, done.outcome, done.appends, row.status.value, row.head.sequence, rows)
 

@@ -14,7 +14,7 @@ from ...fsm.ports import Claim
 from ...fsm.reading.load import load
 from ...fsm.reading.snapshot import facts_of
 from ...fsm.reading.transcript import Transcript
-from ...store.archive.bundle import Standing, write
+from ...store.archive.bundle import SnapshotPlace, write
 from ...store.log.chain import records
 from ..jobs.incarnation import dead_workers
 from .export import check_writable, write_whole
@@ -52,7 +52,7 @@ class How(NamedTuple):
 AS_IT_STANDS = How()
 
 
-class Taken(NamedTuple):
+class SnapshotReport(NamedTuple):
     """What a snapshot holds.
 
     sequence      the event that it is of
@@ -74,7 +74,7 @@ class Taken(NamedTuple):
 
 def take(
     store: DatabaseStore | MemoryStore, model: Model | None, job: str, out: Path, worker: str, how: How = AS_IT_STANDS
-) -> Taken:
+) -> SnapshotReport:
     """Write a snapshot of a job as it stands, running or ended; without a model, without the cache's rows.
 
     A file that cannot be written is refused before the job is claimed.
@@ -125,10 +125,10 @@ def _processed(store: DatabaseStore | MemoryStore, batcher: Batcher, claim: Clai
     """
     from ...runtime.loop.engine import Engine
     from ...runtime.loop.job import Job
-    from ..jobs.compose import admit_job
+    from ..jobs.compose import check_job
 
     held = Job.load(store, claim)
-    admit_job(held, batcher.model)
+    check_job(held, batcher.model)
     before = held.state.tenure.recomputed
     Engine(store, batcher.model).adopt(held, worker)
     while next_step(held.state) is Step.CALL:
@@ -147,7 +147,7 @@ def _write(
     how: How,
     held: Job | None = None,
     recorded: int = 0,
-) -> Taken:
+) -> SnapshotReport:
     (log,) = [each._replace(rows=list(each.rows)) for each in store.logs(job)]
     transcript, row = Transcript(), log.row
     head = load(transcript, records(job, log.rows, 0))
@@ -159,14 +159,16 @@ def _write(
         if batcher is not None:
             from ...runtime.loop.job import Job
             from ...runtime.loop.lanes import lanes_of
-            from ..jobs.compose import admit_job
+            from ..jobs.compose import check_job
 
             held = held or Job.at(Claim(job, log.fence, head, row.model), head, transcript)
-            admit_job(held, batcher.model)
+            check_job(held, batcher.model)
             lanes = stack.enter_context(lanes_of(held, batcher, how.form == REPAIRED))
         abi, rows, computed = ("", 0, 0) if lanes is None else lanes[:3]
-        standing = Standing(how.form, facts_of(state), abi, rows)
+        standing = SnapshotPlace(how.form, facts_of(state), abi, rows)
         parts = () if lanes is None else lanes.parts
         written = write_whole(out, how.force, lambda file: write(file, [log], standing, parts))
     place, frontier = (how.form, state.status.value, head.sequence), state.frontier
-    return Taken(job, *place, frontier.processed, frontier.unprocessed, rows, recorded + computed, written.digest)
+    return SnapshotReport(
+        job, *place, frontier.processed, frontier.unprocessed, rows, recorded + computed, written.digest
+    )

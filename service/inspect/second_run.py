@@ -20,7 +20,7 @@ from ...runtime.loop.job import Job
 from ...runtime.model.port import Model
 from ...store.memory.log import MemoryStore
 from ..database import now_ms
-from ..jobs.compose import admit_job
+from ..jobs.compose import check_job
 
 WORKER = "reexecution"
 LEASE_MS = 86_400_000
@@ -41,14 +41,14 @@ def run_again(admitted: RequestAdmitted, model: Model, steps: int, lost: Iterabl
     (claim,) = store.claim(WORKER, LEASE_MS, 1, [spec.job])
     engine = Engine(store, model, Context(form=REEXECUTE))
     held = Job.load(store, claim)
-    admit_job(held, model)
+    check_job(held, model)
     engine.adopt(held, WORKER)
     due = deque(lost)
     while engine.jobs and held.state.frontier.output < steps:
         while due and _at(due[0], held.state):
             _lose(due.popleft(), held, store, engine.batcher)
         engine.turn()
-        engine.settle()
+        engine.flush()
     engine.close()
     _check(held.state)
     return store

@@ -69,7 +69,7 @@ def new_worker(
         name=name,
         store=store,
         load=load,
-        admit=admit_job,
+        admit=check_job,
         clock=now_ms,
         context=Context(
             sink=sink,
@@ -84,7 +84,7 @@ def new_worker(
     )
 
 
-def admit_job(job: Job, model: Model) -> None:
+def check_job(job: Job, model: Model) -> None:
     """Refuse a job whose artifact, runtime facts or own transforms are not this process's (ENV-6, ENV-9)."""
     envelope = job.state.spec.envelope
     check(envelope, model.facts)

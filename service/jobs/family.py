@@ -15,17 +15,17 @@ from ...fsm.ports import Store
 from ...fsm.request.draft import Draft
 from ...fsm.request.envelope import Envelope
 from ...fsm.request.seal import seal
-from .naming import Found, check_key, family_of, job_name
+from .naming import NamedJobs, check_key, family_of, job_name
 from .submit import Submitted, admit_job, check_grammar, fresh_seed, new_job_name, on_its_own_date, submit
 
 if TYPE_CHECKING:
     from ...runtime.model.port import Described
 
 
-class Asked(NamedTuple):
+class Submission(NamedTuple):
     """The durable job or family, and whether this call created it (else it was attached to)."""
 
-    found: Found
+    found: NamedJobs
     created: bool
 
 
@@ -37,14 +37,14 @@ def submit_choices(
     now_ms: int,
     idempotency_key: str | None = None,
     retain_ms: int | None = None,
-) -> Asked:
+) -> Submission:
     """Seal and admit the n choices of `draft`: one job where n is 1, else a family. See `submit.submit`.
 
     Whatever is refused is refused before the first admission. Another n under one key is an IdempotencyConflict.
     """
     if draft.n == 1:
         alone = submit(store, model, name, draft, now_ms, idempotency_key, retain_ms)
-        return Asked(Found(alone.job, [alone.job]), alone.created)
+        return Submission(NamedJobs(alone.job, [alone.job]), alone.created)
     check_key(idempotency_key)
     last = draft.n - 1
 
@@ -58,7 +58,7 @@ def submit_choices(
     family = family_of(anchor.job)
     for choice in range(last):
         admit_job(store, name, job_name(family, choice), envelopes[choice], None, retain_ms=retain_ms)
-    return Asked(Found(family, [job_name(family, choice) for choice in range(draft.n)]), anchor.created)
+    return Submission(NamedJobs(family, [job_name(family, choice) for choice in range(draft.n)]), anchor.created)
 
 
 def seal_choices(draft: Draft, model: Described, seed: int, now_ms: int | None = None) -> list[Envelope]:

@@ -22,7 +22,7 @@ LAST = "@last"
 """Means the newest job, or its family."""
 
 
-class Found(NamedTuple):
+class NamedJobs(NamedTuple):
     """What a name means: its whole text, and the one job or, in the order of their choices, a family's jobs."""
 
     name: str
@@ -61,7 +61,7 @@ def choices_of(job: str) -> int:
     return 1 if choice is None else choice + 1
 
 
-def find(log: Named, prefix: str) -> Found:
+def find(log: Named, prefix: str) -> NamedJobs:
     """The one job or family that begins with `prefix`; BEGINNING.J is choice J of the family that BEGINNING finds.
 
     "@last" is the newest.
@@ -69,19 +69,19 @@ def find(log: Named, prefix: str) -> Found:
     Errors: UnknownJob, AmbiguousJob (both list names).
     """
     try:
-        return Found(log.row(prefix).job, [prefix])
+        return NamedJobs(log.row(prefix).job, [prefix])
     except UnknownJob:
         if prefix == LAST and (newest := log.names(last=1)):
             return find(log, family_of(newest[0]))
     beginning, choice = family_of(prefix), choice_of(prefix)
     families = _families(log.names(beginning)) if prefix else {}
     if prefix in families:
-        return Found(prefix, families[prefix])
+        return NamedJobs(prefix, families[prefix])
     found = [name for name in families if name.startswith(beginning)]
     if choice is not None:
         found = [job for name in found if (job := job_name(name, choice)) in families[name]]
     if len(found) == 1:
-        return Found(found[0], families.get(found[0], found))
+        return NamedJobs(found[0], families.get(found[0], found))
     if found:
         raise AmbiguousJob(prefix, len(found), found[-CANDIDATES_SHOWN:])
     others = _families(log.names(last=CANDIDATES_READ))

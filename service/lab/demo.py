@@ -35,7 +35,7 @@ class Narrator(Protocol):
     def text(self, text: str, attempt: int) -> None: ...
 
 
-class Outcome(NamedTuple):
+class DemoResult(NamedTuple):
     """What the two logs say. `identity` is None where the two requests were not the same."""
 
     job: str
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
         )
 
 
-def demonstrate(model: str, max_new_tokens: int, folder: Path, narrator: Narrator) -> Outcome:
+def demonstrate(model: str, max_new_tokens: int, folder: Path, narrator: Narrator) -> DemoResult:
     """Run the demonstration in `folder`. Errors: ChildFailed, and the store's."""
     request = ["run", "--model", model, "--user", PROMPT, "--max-new-tokens", str(max_new_tokens)]
     narrator.tell(f'The question: "{PROMPT}" The best token is taken each time, so there is one right answer.')
@@ -92,10 +92,10 @@ def kill_points(max_new_tokens: int) -> tuple[int, ...]:
     return min(KILL_AFTER[0], max_new_tokens // 4), min(KILL_AFTER[1], max_new_tokens // 2)
 
 
-def compare(log: EventLog, job: str, other_log: EventLog, other: str, kills: int, audited: Report) -> Outcome:
+def compare(log: EventLog, job: str, other_log: EventLog, other: str, kills: int, audited: Report) -> DemoResult:
     """Put the two logs beside each other."""
     left, right = transcript_of(log, job).result(), transcript_of(other_log, other).result()
-    return Outcome(
+    return DemoResult(
         job=job,
         identity=left["identity"] if left["identity"] == right["identity"] else None,
         kills=kills,

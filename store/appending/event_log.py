@@ -24,7 +24,7 @@ from ..log.walk import FROM_HEAD
 from .admission import admission, attached, output_max_of
 from .offer import Offer, Tenancy, offer
 from .refusals import Refusal
-from .settle import Place, add
+from .resolve import Place, add
 
 ADMIT_TRIES = 3
 PAGE = 1000

@@ -12,7 +12,7 @@ from ..database.connection import Database
 from ..database.postgres_server import SETTLED
 from ..database.tables import jobs
 from .offer import JOBS_REMEMBERED, Offer
-from .settle import settle
+from .resolve import resolve
 
 # Offers come in the order of their jobs' ids, and each looks its job up by itself. What waits for several rows locks
 # them in this order, so that no two wait for each other; and no plan compares every offer with every job.
@@ -82,7 +82,7 @@ class PostgresAppender:
             for place, index in enumerate(wave, 1):
                 if place not in taken:
                     with self._database.transaction("judge") as connection:
-                        results[index] = settle(connection, self._database, offers[index])
+                        results[index] = resolve(connection, self._database, offers[index])
         for offered, result in zip(offers, results, strict=True):
             job = offered.append.job
             if offered.append.finish is None and result.outcome in THERE:

@@ -10,7 +10,7 @@ from ...fsm.machine.states import Status
 from ...fsm.ports import AppendResult, Durable, Outcome
 from ..database.connection import Database
 from .offer import JOBS_REMEMBERED, Offer
-from .settle import settle
+from .resolve import resolve
 
 _WHERE = "WHERE id = ? AND tail = ? AND sequence = ? AND chain = ? AND fence = ? AND finish IS NULL"
 NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
@@ -58,7 +58,7 @@ class SqliteAppender:
         except Unexpected:
             for append, _, _ in offers:
                 self._ends.pop(append.job, None)
-            return partial(self._settle, offers)
+            return partial(self._resolve, offers)
 
         def commit() -> list[AppendResult]:
             self._at("append.commit")
@@ -75,9 +75,9 @@ class SqliteAppender:
 
         return commit
 
-    def _settle(self, offers: list[Offer]) -> list[AppendResult]:
+    def _resolve(self, offers: list[Offer]) -> list[AppendResult]:
         with self._database.transaction("judge") as connection:
-            return [settle(connection, self._database, offered) for offered in offers]
+            return [resolve(connection, self._database, offered) for offered in offers]
 
     def _take(self, cursor: sqlite3.Cursor, offers: list[Offer]) -> Ends:
         """Append all offers, and say where their logs end now; Unexpected where one cannot be."""

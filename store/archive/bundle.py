@@ -37,7 +37,7 @@ _MOST = {JOB: FACTS_BYTES_MAX, SNAPSHOT: FACTS_BYTES_MAX, MANIFEST: MANIFEST_BYT
 _FACTS = (str, str, str, str | NoneType, int, int, int, int | NoneType, str | NoneType)
 
 
-class Standing(NamedTuple):
+class SnapshotPlace(NamedTuple):
     """What a snapshot says beside the job's log.
 
     form    "pending-suffix", or "repaired" where the suffix was processed first
@@ -75,7 +75,7 @@ class Written(NamedTuple):
 def write(
     file: BinaryIO,
     logs: Iterable[StoredLog],
-    standing: Standing | None = None,
+    standing: SnapshotPlace | None = None,
     parts: Iterable[RowsOf] = (),
     sign: Callable[[bytes], Signature] | None = None,
 ) -> Written:
@@ -149,7 +149,7 @@ class Bundle:
         """None: a bundle has no snapshot to begin a load with."""
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> SnapshotPlace | None:
         """What the file says of its one job, where it is a snapshot."""
         return self._standing[0] if self._standing else None
 
@@ -186,7 +186,7 @@ class _Survey:
         self.faults: list[Fault] = []
         self.logs: list[tuple[StoredLog, int]] = []
         self.digest = ""
-        self.standing: tuple[Standing, int] | None = None
+        self.standing: tuple[SnapshotPlace, int] | None = None
         self.signature: Signature | None = None
         self._job, self._sequence = "", 0
         self._found: list[tuple[str, int]] = []
@@ -340,9 +340,9 @@ def _manifest(body: bytes) -> list[tuple[str, int]] | None:
     return list(value) if sound else None
 
 
-def _stands(body: bytes) -> Standing | None:
+def _stands(body: bytes) -> SnapshotPlace | None:
     value = _unpack(body)
-    return Standing(*value) if _fields(value, str, tuple, str, int) else None
+    return SnapshotPlace(*value) if _fields(value, str, tuple, str, int) else None
 
 
 def _rows(body: bytes) -> RowsOf | None:

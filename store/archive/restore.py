@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from ...fsm.errors import CorruptRecord, DatabaseLocked, JobBusy, RestoreConflict
 from ...fsm.ports import EMPTY_HEAD, Head, JobRow
-from ..appending.settle import walk
+from ..appending.resolve import walk
 from ..database.connection import Database
 from ..database.listing import job_row
 from ..database.tables import appends, jobs
@@ -37,7 +37,7 @@ class Restorable(NamedTuple):
     moved: bool = False
 
 
-class Restored(NamedTuple):
+class RestoredLog(NamedTuple):
     """What became of one job: "created", "advanced" by so many appends, or "held" as it was; and its row by now."""
 
     outcome: str
@@ -51,7 +51,7 @@ class DatabaseRestore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def restore(self, logs: Sequence[Restorable], dead: Collection[str] = ()) -> list[Restored]:
+    def restore(self, logs: Sequence[Restorable], dead: Collection[str] = ()) -> list[RestoredLog]:
         """Bring these jobs' logs into the database, in one transaction; `dead` as in a claim.
 
         Errors, and then nothing is written: RestoreConflict where a job of that name is another one, its log took
@@ -62,7 +62,7 @@ class DatabaseRestore:
                 connection.execute(LOCK, {"jobs": [log.row.job for log in logs]})
             # New rows come as the jobs did at first, whatever the file: another restore of them waits for the first.
             done = {log.row.job: self._restore(connection, log, dead) for log in sorted(logs, key=_age)}
-            return [Restored(*done[log.row.job], _listed(connection, log.row.job)) for log in logs]
+            return [RestoredLog(*done[log.row.job], _listed(connection, log.row.job)) for log in logs]
 
     def _restore(self, connection: Connection, log: Restorable, dead: Collection[str]) -> tuple[str, int]:
         """The outcome, and how many appends were added."""

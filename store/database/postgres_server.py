@@ -35,7 +35,7 @@ SELECT set_config('synchronous_commit', %(commit)s, %(local)s), set_config('lock
 """
 
 
-class Standing(NamedTuple):
+class ServerSettings(NamedTuple):
     """How a server was found.
 
     synchronous_commit   as the role and the database have it; this program's transactions have at least `on`
@@ -70,7 +70,7 @@ class PostgresServer:
 
     def __init__(self, url: URL, busy_timeout_ms: int) -> None:
         self.url = url
-        self.standing: Standing | None = None
+        self.standing: ServerSettings | None = None
         self._patience = str(busy_timeout_ms)
 
     @property
@@ -112,13 +112,13 @@ class PostgresServer:
             connection.exec_driver_sql(SETTLED, self.settings(local=True))
 
 
-def found(connection: psycopg.Connection[Any]) -> Standing:
+def found(connection: psycopg.Connection[Any]) -> ServerSettings:
     """How a new connection finds its server."""
     row = connection.execute(FOUND).fetchone()
     if row is None:
         raise psycopg.InternalError("the server says nothing about itself")
     pid, fsync, full_page_writes, synchronous_commit, durable = row
-    return Standing(fsync, full_page_writes, synchronous_commit, durable, pid != connection.info.backend_pid)
+    return ServerSettings(fsync, full_page_writes, synchronous_commit, durable, pid != connection.info.backend_pid)
 
 
 def reach(url: URL) -> dict[str, Any]:

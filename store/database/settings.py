@@ -8,7 +8,7 @@ from .connection import connected
 from .names import listening
 
 
-class Found(NamedTuple):
+class DatabaseSettings(NamedTuple):
     """What was found.
 
     name       the database, without a password
@@ -25,7 +25,7 @@ class Found(NamedTuple):
     notes: list[str]
 
 
-def standing(url: str) -> Found:
+def standing(url: str) -> DatabaseSettings:
     """Examine a database. Errors: the store's."""
     with connected(url) as database, database.single() as connection:
         if (server := database.server) is None or (seen := server.standing) is None:
@@ -33,7 +33,7 @@ def standing(url: str) -> Found:
             settings = {name: str(connection.exec_driver_sql(f"PRAGMA {name}").scalar()) for name in names}
             frozen = database.file is not None and database.file.frozen
             notes = ["this process may read the file and not write it"] if frozen else []
-            return Found(database.name, settings, "", False, notes)
+            return DatabaseSettings(database.name, settings, "", False, notes)
     notes = []
     if seen.synchronous_commit != seen.commit:
         role = f"synchronous_commit is {seen.synchronous_commit} for this role or database"
@@ -47,4 +47,4 @@ def standing(url: str) -> Found:
         "full_page_writes": seen.full_page_writes,
         "synchronous_commit": seen.commit,
     }
-    return Found(database.name, settings, seen.lacking, seen.durable == "no", notes)
+    return DatabaseSettings(database.name, settings, seen.lacking, seen.durable == "no", notes)

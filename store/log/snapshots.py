@@ -72,29 +72,29 @@ def row_of(snapshot: Snapshot, before: int, link: bytes) -> Row:
     return Row(sequence, chain, output, ids, link, sha256(link + body).digest() + body)
 
 
-class Kept(NamedTuple):
+class KeptSnapshot(NamedTuple):
     """What a job's rows hold: the newest snapshot that is whole, and why another is not, if one is not."""
 
     snapshot: Snapshot | None
     damage: str = ""
 
 
-def kept_in(job: str, rows: Iterable[Row]) -> Kept:
+def kept_in(job: str, rows: Iterable[Row]) -> KeptSnapshot:
     """What these rows, oldest first, hold."""
     link, ids, found, damage = origin(job), list[int](), None, ""
     for row in rows:
         try:
             link = link_of(link, *row[:4])
             if link != row.link:
-                return Kept(found, f"the snapshot at event {row.sequence} is not what was written there")
+                return KeptSnapshot(found, f"the snapshot at event {row.sequence} is not what was written there")
             ids += struct.unpack(f"<{len(row.ids) // 4}I", row.ids)
             if row.state is not None:
                 snapshot = _read(job, row, ids)
                 damage = damage if snapshot else f"the state of the snapshot at event {row.sequence} cannot be read"
                 found = snapshot or found
         except (*WRONG_TYPE, struct.error) as problem:
-            return Kept(found, f"a snapshot's row holds a value of another type ({problem})")
-    return Kept(found, damage)
+            return KeptSnapshot(found, f"a snapshot's row holds a value of another type ({problem})")
+    return KeptSnapshot(found, damage)
 
 
 def _read(job: str, row: Row, ids: Sequence[int]) -> Snapshot | None:
@@ -150,7 +150,7 @@ class DatabaseSnapshots:
         """What is wrong with the job's snapshots by themselves, empty where nothing is."""
         return self._kept(job).damage
 
-    def _kept(self, job: str) -> Kept:
+    def _kept(self, job: str) -> KeptSnapshot:
         columns = [table.c[name] for name in Row._fields]
         query = select(*columns).join_from(table, jobs, table.c.job_id == jobs.c.id).where(jobs.c.job == job)
         with self._database.lenient() as connection:

@@ -72,7 +72,7 @@ def engine(
 def turn(made: Engine, turns: int = 1) -> list[LostTenure]:
     """So many turns, the last one durable."""
     lost = [loss for _ in range(turns) for loss in made.turn()]
-    return lost + made.settle()
+    return lost + made.flush()
 
 
 def finish(made: Engine, turns: int = 400) -> None:

@@ -18,7 +18,7 @@ from decodelog.runtime.policy.kinds import Beside, Cut, Edit
 from decodelog.runtime.policy.kinds import Kind as Transform
 from decodelog.runtime.policy.plan import Plan
 from decodelog.runtime.policy.scores import Logits, VocabularyAxis
-from decodelog.runtime.policy.select import settle
+from decodelog.runtime.policy.select import finished
 
 GREEDY = Plan("greedy")
 shapes = st.tuples(st.integers(0, 10**6), st.integers(1, 4), st.integers(2, 300))
@@ -107,7 +107,7 @@ def processed(
         elif isinstance(transform, Edit):
             beside = [Beside(past) for past in pasts or [None] * len(rows)]
             scores = edit(scores, [[transform] * len(rows)], beside)
-    scores = settle(scores)
+    scores = finished(scores)
     values = scores.values.log_softmax(-1)
     if scores.tokens is None:
         return values

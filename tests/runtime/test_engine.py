@@ -31,7 +31,7 @@ from decodelog.fsm.request.finish import FinishReason
 from decodelog.runtime.families.scripted.script import Fault
 from decodelog.runtime.families.session import Prefill
 from decodelog.runtime.loop.engine import Engine
-from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.compose import check_job
 
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "top_k": 80, "ignore_eos": True}
 SEEDED: dict[str, Any] = {"seed": 11, "spread": 2.0, "period": 64}
@@ -367,8 +367,8 @@ def test_another_artifact_refuses_the_job_and_what_it_ran_on_is_recorded(store: 
     job = admit(store, of)
     held = claim(store, job)
     with pytest.raises(NotAdmissible, match="artifact"):
-        admit_job(held, other)
-    admit_job(held, of)
+        check_job(held, other)
+    check_job(held, of)
     store.release(WORKER)
     finish(engine(store, of, job))
     (attempt,) = [event for event in events(store, job) if isinstance(event, AttemptStarted)]

@@ -108,7 +108,7 @@ def test_a_fork_of_a_running_job_keeps_what_is_committed(store: AnyStore) -> Non
     made = engine(store, OF, job)
     for _ in range(5):
         made.turn()
-    made.settle()
+    made.flush()
     forked = fork(store, OF, job, 5, {}, 0)
     with pytest.raises(NoSuchStep):
         fork(store, OF, job, 6, {}, 0)

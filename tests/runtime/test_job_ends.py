@@ -84,7 +84,7 @@ def test_a_lane_that_may_be_spoilt_is_given_up_before_the_fault_is_durable(store
     assert not held.durable.ended
     assert held.lane is None
     log.through.set()
-    made.settle()
+    made.flush()
     assert store.row(job).status == "FAILED"
     assert not made.jobs
     assert_audited(store)
@@ -164,7 +164,7 @@ def test_a_fault_whose_append_fails_leaves_nothing_of_the_spoilt_row(store: AnyS
     made.turn()
     assert made.jobs[job].lane is None
     with pytest.raises(DatabaseUnavailable):
-        made.settle()
+        made.flush()
     made.close()
     assert (store.row(job).finish, store.row(job).output) == (None, 1)
     finish(engine(store, model("Hello"), job, worker="second"))

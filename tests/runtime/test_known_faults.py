@@ -138,7 +138,7 @@ def test_a_cancel_during_prefill_commits_nothing_and_frees_the_lane(
 def turn_cancelling(made: Any, *jobs: str) -> None:
     """One turn in which a cancel of these jobs comes after their calls and before their decisions."""
     made.turn(lambda: {job: [CANCELLED] for job in jobs})
-    made.settle()
+    made.flush()
 
 
 @pytest.mark.contract("POL-7", "OUT-8", "FSM-9")

@@ -21,7 +21,7 @@ from decodelog.runtime.host import THREADS
 from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.loading import Loading
 from decodelog.runtime.loop.worker import Worker
-from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.compose import check_job
 from decodelog.service.jobs.submit import submit
 
 
@@ -43,7 +43,7 @@ def worker(
     store: AnyStore, load: Callable[[ModelRef], Any], heard: dict[str, Problem], name: str = "worker-1", **pace: Any
 ) -> Worker:
     context = Context(notice=heard.__setitem__, pace=replace(FAST, **pace))
-    return Worker(name, store, load, admit_job, wall_clock_ms, context)
+    return Worker(name, store, load, check_job, wall_clock_ms, context)
 
 
 @pytest.mark.contract("LOG-7", "CALL-9")

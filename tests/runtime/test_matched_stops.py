@@ -98,7 +98,7 @@ def test_nothing_is_named_before_the_end_and_a_cancel_has_no_stop(store: AnyStor
     turn(made, 2)
     assert result(store, job)["matched_stop"] is None
     made.turn(lambda: {job: [FinishReason.CANCELLED]})
-    made.settle()
+    made.flush()
     assert (result(store, job)["finish_reason"], result(store, job)["matched_stop"]) == ("cancelled", None)
 
 
@@ -109,7 +109,7 @@ def test_a_stop_is_named_where_a_cancel_came_at_the_same_time(store: AnyStore) -
     made = engine(store, of, job)
     turn(made, 3)
     made.turn(lambda: {job: [FinishReason.CANCELLED]})
-    made.settle()
+    made.flush()
     done = result(store, job)
     assert (done["finish_reason"], done["matched_stop"], done["text"]) == ("cancelled", "END", "ab")
     assert_audited(store)

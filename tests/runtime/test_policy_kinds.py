@@ -19,7 +19,7 @@ from decodelog.runtime.policy.edits import BannedTokens, LogitBias, MaskedTokens
 from decodelog.runtime.policy.kinds import Beside
 from decodelog.runtime.policy.plan import Family, Plan
 from decodelog.runtime.policy.scores import Logits, LogProbabilities, Probabilities, Scores, VocabularyAxis, require
-from decodelog.runtime.policy.select import best, draw, probabilities, settle
+from decodelog.runtime.policy.select import best, draw, finished, probabilities
 
 pytestmark = pytest.mark.contract("POL-1")
 
@@ -46,7 +46,7 @@ TAKES: dict[str, tuple[type[Scores], Operation]] = {
     "edit": (Logits, lambda scores: edit(scores, [[LogitBias(((0, 1.0),))]], [Beside()])),
     "edit that removes": (Logits, lambda scores: edit(scores, [[BannedTokens((1,))]], [Beside()])),
     "edit of nothing": (Logits, lambda scores: edit(scores, [], [Beside()])),
-    "settle": (Logits, settle),
+    "finished": (Logits, finished),
     "probabilities": (Logits, probabilities),
     "best": (Logits, lambda scores: best(scores, of(Probabilities))),
     "best ": (Probabilities, lambda scores: best(of(Logits), scores)),

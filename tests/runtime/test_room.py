@@ -19,7 +19,7 @@ from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.engine import Engine
 from decodelog.runtime.loop.worker import Worker
 from decodelog.runtime.model.native import NativeModel
-from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.compose import check_job
 from decodelog.service.jobs.submit import submit
 
 __all__ = ["fetched", "reference", "release", "wheel"]
@@ -110,7 +110,7 @@ def test_a_full_model_is_left_to_others_and_another_model_s_jobs_are_taken(store
         "worker-1",
         store,
         lambda wanted: models[wanted.name],
-        admit_job,
+        check_job,
         lambda: 0,
         Context(pace=replace(FAST, claims_max=2)),
     )

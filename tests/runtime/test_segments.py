@@ -39,7 +39,7 @@ from decodelog.runtime.loop.segments import Chain, Segments
 from decodelog.runtime.loop.worker import Worker
 from decodelog.runtime.model.port import Model
 from decodelog.service.jobs.cancel import cancel
-from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.compose import check_job
 from decodelog.service.retention.erase import erase
 
 pytestmark = pytest.mark.contract("RES-2", "RES-4")
@@ -204,7 +204,7 @@ def test_a_job_that_is_given_up_keeps_no_cache(store: AnyStore, of: Model, folde
     job, segments = killed(store, of, folder, 9), Segments(folder, EVERY)
     assert kept(folder)
     (claim,) = store.claim("second", LEASE_MS, 1, [job], dead=store.owners())
-    worker = Worker("second", store, lambda _: of, admit_job, wall_clock_ms, Context(segments=segments))
+    worker = Worker("second", store, lambda _: of, check_job, wall_clock_ms, Context(segments=segments))
     worker._take(claim._replace(stalled=TENURES_STALLED_MAX))
     segments.close()
     assert store.row(job).finish == "poison_job"

@@ -30,7 +30,7 @@ from decodelog.runtime.loop.pace import Pace
 from decodelog.runtime.loop.worker import Worker
 from decodelog.runtime.loop.writer import one_at_a_time
 from decodelog.service.jobs.cancel import cancel
-from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.compose import check_job
 from decodelog.service.jobs.submit import submit
 
 
@@ -264,7 +264,7 @@ def test_an_unknown_model_is_a_reason_too(store: AnyStore) -> None:
     def load(wanted: ModelRef) -> NoReturn:
         raise UnknownModel(wanted.name, [])
 
-    made = Worker("worker-1", store, load, admit_job, wall_clock_ms, Context(notice=heard.__setitem__, pace=FAST))
+    made = Worker("worker-1", store, load, check_job, wall_clock_ms, Context(notice=heard.__setitem__, pace=FAST))
     made.run(drain=True)
     assert heard[job].code == "unknown_model"
 
@@ -369,7 +369,7 @@ def test_a_worker_with_two_models_heeds_commands_to_the_jobs_of_both(store: AnyS
         "worker-1",
         store,
         lambda wanted: models[wanted.name],
-        admit_job,
+        check_job,
         wall_clock_ms,
         Context(pace=replace(FAST, inbox_ms=8)),
     )

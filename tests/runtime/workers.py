@@ -14,7 +14,7 @@ from decodelog.fsm.ports import Clock
 from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.pace import Pace
 from decodelog.runtime.loop.worker import Worker
-from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.compose import check_job
 
 FAST = Pace(lease_ms=60_000, claim_ms=1, inbox_ms=0, idle_ms=5)
 PATIENCE_S = 600.0  # far beyond what a busy machine needs: only what hangs comes to its end
@@ -24,7 +24,7 @@ ENDLESS: dict[str, Any] = {"seed": 3, "period": 64}
 def worker(
     store: Any, of: Any, name: str = "worker-1", pace: Pace = FAST, clock: Clock = wall_clock_ms, **options: Any
 ) -> Worker:
-    return Worker(name, store, lambda _: of, admit_job, clock, Context(pace=pace, **options))
+    return Worker(name, store, lambda _: of, check_job, clock, Context(pace=pace, **options))
 
 
 @contextmanager

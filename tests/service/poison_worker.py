@@ -22,7 +22,7 @@ from decodelog.runtime.loop.pace import Pace
 from decodelog.runtime.loop.worker import Worker
 from decodelog.runtime.model.port import ModelSession
 from decodelog.service.database import now_ms, opened
-from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.compose import check_job
 from decodelog.service.jobs.incarnation import dead_workers, new_worker_name
 
 WORKERS_MAX = 12
@@ -63,7 +63,7 @@ def work(url: str, model: Any, poison: str, told: int) -> None:
 
     with opened(url) as store:
         name = new_worker_name()
-        Worker(name, store, load, admit_job, now_ms, Context(dead=dead_workers, pace=PACE)).run(drain=True)
+        Worker(name, store, load, check_job, now_ms, Context(dead=dead_workers, pace=PACE)).run(drain=True)
 
 
 def main(url: str, directory: str, poison: str, place: str = "call") -> list[int]:

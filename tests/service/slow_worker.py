@@ -17,7 +17,7 @@ from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.pace import Pace
 from decodelog.runtime.loop.worker import Worker
 from decodelog.service.database import now_ms, opened
-from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.compose import check_job
 from decodelog.service.jobs.incarnation import new_worker_name
 
 LEASE_MS = 600
@@ -45,7 +45,7 @@ def main(url: str, directory: str) -> None:
     model = slow(load_scripted(Path(directory)))
     with opened(url) as store:
         pace = Pace(lease_ms=LEASE_MS, claim_ms=20, claim_ms_max=20, idle_ms=20)
-        worker = Worker(new_worker_name(), store, lambda _: model, admit_job, now_ms, Context(notice=hear, pace=pace))
+        worker = Worker(new_worker_name(), store, lambda _: model, check_job, now_ms, Context(notice=hear, pace=pace))
         signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
         print(worker.name, flush=True)
         worker.run()

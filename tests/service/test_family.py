@@ -25,8 +25,8 @@ from decodelog.fsm.request.seal import seal
 from decodelog.runtime.families.scripted.model import ScriptedModel
 from decodelog.runtime.families.scripted.script import Script, ScriptedConfig
 from decodelog.service.inspect.audit import audit
-from decodelog.service.jobs.family import Asked, submit_choices
-from decodelog.service.jobs.naming import Found, find, find_job
+from decodelog.service.jobs.family import Submission, submit_choices
+from decodelog.service.jobs.naming import NamedJobs, find, find_job
 from decodelog.service.jobs.submit import admit_job, submit
 from decodelog.service.streams.reading import transcript_of
 from decodelog.store.memory.log import MemoryStore
@@ -56,7 +56,7 @@ class Dying:
         return getattr(self._store, name)
 
 
-def ask(store: Any, key: str | None = None, **draft: Any) -> Asked:
+def ask(store: Any, key: str | None = None, **draft: Any) -> Submission:
     value = {"prompt": "say ", "temperature": 1.0, "n": 3, **draft}
     return submit_choices(store, MODEL, "scripted", draft_from(value), wall_clock_ms(), key)
 
@@ -103,7 +103,7 @@ def test_a_retry_completes_a_submission_killed_between_admissions(store: AnyStor
 def test_two_submissions_of_one_key_at_a_time_are_one_family(store: AnyStore) -> None:
     together = Barrier(2)
 
-    def both(_: int) -> Asked:
+    def both(_: int) -> Submission:
         together.wait()
         return ask(store, KEY, n=8)
 
@@ -206,18 +206,20 @@ def named() -> MemoryStore:
 @pytest.mark.parametrize(
     ("prefix", "found"),
     [
-        ("ab1", Found("ab1", ["ab1.0", "ab1.1", "ab1.2"])),
-        ("ab1.1", Found("ab1.1", ["ab1.1"])),
-        ("ab", Found("ab", ["ab"])),
-        ("ab2", Found("ab2", ["ab2"])),
-        ("cd", Found("cde", [f"cde.{choice}" for choice in range(12)])),
-        ("cde.1", Found("cde.1", ["cde.1"])),
-        ("c.10", Found("cde.10", ["cde.10"])),
-        ("f", Found("f", ["f.1"])),
-        ("f.1", Found("f.1", ["f.1"])),
+        ("ab1", NamedJobs("ab1", ["ab1.0", "ab1.1", "ab1.2"])),
+        ("ab1.1", NamedJobs("ab1.1", ["ab1.1"])),
+        ("ab", NamedJobs("ab", ["ab"])),
+        ("ab2", NamedJobs("ab2", ["ab2"])),
+        ("cd", NamedJobs("cde", [f"cde.{choice}" for choice in range(12)])),
+        ("cde.1", NamedJobs("cde.1", ["cde.1"])),
+        ("c.10", NamedJobs("cde.10", ["cde.10"])),
+        ("f", NamedJobs("f", ["f.1"])),
+        ("f.1", NamedJobs("f.1", ["f.1"])),
     ],
 )
-def test_a_beginning_finds_a_job_a_family_or_one_choice_of_it(named: MemoryStore, prefix: str, found: Found) -> None:
+def test_a_beginning_finds_a_job_a_family_or_one_choice_of_it(
+    named: MemoryStore, prefix: str, found: NamedJobs
+) -> None:
     assert find(named, prefix) == found
     assert found.missing == (1 if prefix == "f" else 0)
     if found.is_family:

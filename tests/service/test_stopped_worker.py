@@ -22,7 +22,7 @@ from decodelog.runtime.loop.context import Context
 from decodelog.runtime.loop.pace import Pace
 from decodelog.runtime.loop.worker import Worker
 from decodelog.service.database import now_ms
-from decodelog.service.jobs.compose import admit_job
+from decodelog.service.jobs.compose import check_job
 from decodelog.store.engine import DatabaseStore, open_store
 
 WORKER = Path(__file__).with_name("slow_worker.py")
@@ -57,7 +57,7 @@ def stop(running: subprocess.Popen[str], url: str) -> None:
 def take_over(store: DatabaseStore, model: Path, jobs: list[str]) -> None:
     """Another worker, in this process, waits for the lease to end and finishes the jobs."""
     loaded, pace = load_scripted(model), Pace(claim_ms=20, claim_ms_max=20, idle_ms=20)
-    Worker("other", store, lambda _: loaded, admit_job, now_ms, Context(pace=pace)).run(jobs, drain=True)
+    Worker("other", store, lambda _: loaded, check_job, now_ms, Context(pace=pace)).run(jobs, drain=True)
 
 
 def facts(store: DatabaseStore, job: str) -> list[object]:

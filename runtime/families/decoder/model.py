@@ -33,7 +33,7 @@ INFERENCE_MODE = True  # of every call; the scores are inference tensors: read t
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class Segment(NamedTuple):
+class Span(NamedTuple):
     """Consecutive new positions [start, start + rows) of the lane in `slot`: so many rows of the call."""
 
     slot: int
@@ -101,7 +101,7 @@ class Decoder:
         arena: Arena,
         work: Workspace,
         tokens: Sequence[int],
-        segments: Sequence[Segment],
+        segments: Sequence[Span],
         event: int,
         head: bool = True,
         watch: Watch | None = None,
@@ -147,7 +147,7 @@ class Decoder:
         evidence.event = event
         return evidence
 
-    def _score(self, last: Tensor, segments: Sequence[Segment], evidence: Evidence) -> None:
+    def _score(self, last: Tensor, segments: Sequence[Span], evidence: Evidence) -> None:
         """Score each segment's last row: of a block that is its last row, of single rows all, dummies too."""
         if segments[0].rows > 1:
             last = last[-1:]
@@ -161,7 +161,7 @@ class Decoder:
         """[n, V] float32, contiguous: without the columns that pad the head."""
         return scores[:, : self.config.vocabulary_size].float().contiguous()
 
-    def _turns(self, segments: Sequence[Segment], dummies: int) -> Tensor:
+    def _turns(self, segments: Sequence[Span], dummies: int) -> Tensor:
         """The turns of the call's rows, [R, (Q + 2 H) * D / 2, padded] complex64; a dummy row stands at position 0."""
         end = max(segment.start + segment.rows for segment in segments)
         table = self._rotary
@@ -202,7 +202,7 @@ def _attend_block(work: Workspace, window: Window, mask: Tensor | None) -> Tenso
     return work.mixed
 
 
-def _mask(segment: Segment, device: torch.device) -> Tensor | None:
+def _mask(segment: Span, device: torch.device) -> Tensor | None:
     """Which positions each row of a block sees, [rows, stop]; None where plain causal order says it."""
     _, start, rows = segment
     if not start or rows == 1:

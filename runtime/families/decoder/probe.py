@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ....fsm.errors import UnequalRows
 from ...caches.arena import Arena
-from .model import Decoder, Segment
+from .model import Decoder, Span
 from .workspace import Workspace
 
 WIDER_MAX: Final = 12
@@ -111,7 +111,7 @@ def _call(
     slot: int,
 ) -> tuple[Tensor, Tensor]:
     """Scores [n, V], and the keys and values that were written [n, ...], of `order`'s requests."""
-    segments = [Segment(slot + place, starts[request], 1) for place, request in enumerate(order)]
+    segments = [Span(slot + place, starts[request], 1) for place, request in enumerate(order)]
     evidence = decoder.forward(arena, work, [tokens[request] for request in order], segments, 0)
     if evidence.scores is None:
         raise RuntimeError("a call with a head has scores")

@@ -65,7 +65,7 @@ def seal(
     from ...retention.erase import check_ended
     from ...retention.sweep import seal_all
 
-    with Told(json) as told, opened(db) as store:
+    with JobReport(json) as told, opened(db) as store:
         if job:
             jobs = named(store, job)
             rows = [store.row(name) for name in jobs]
@@ -97,7 +97,7 @@ def erase(
             return tell_due(Due([row.job for row in rows if row.erased_ms is None], [], []), json)
         if not yes:
             confirm(store, job, jobs)
-        told = stack.enter_context(Told(json))
+        told = stack.enter_context(JobReport(json))
         told.forks, told.scrubbed = forks_of(store, jobs), False
         told.scrubbed = erase_all(store, jobs, told.hear, cache_dir)
 
@@ -129,7 +129,7 @@ def sweep(
 
     after_ms = None if seal_after is None else milliseconds(seal_after, "--seal-after")
     if not dry_run:
-        with Told(json) as told, opened(db) as store:
+        with JobReport(json) as told, opened(db) as store:
             told.scrubbed = False
             told.scrubbed = sweep_jobs(store, after_ms, told.hear, cache_dir)
         return
@@ -152,7 +152,7 @@ def named(store: Named, names: list[str]) -> list[str]:
     return list(dict.fromkeys(each for name in names for each in find(store, name).jobs))
 
 
-class Told:
+class JobReport:
     """What became of each job, one a line as it happens, or as one JSON value at the end.
 
     A problem in the middle ends the report after what was done before it: exit code 1, as something has changed.
@@ -165,7 +165,7 @@ class Told:
         self._jobs: list[dict[str, Any]] = []
         self._refused = False
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> JobReport:
         return self
 
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:

@@ -16,7 +16,7 @@ from ....fsm.errors import ContentErased, DatabaseMoved
 from ....fsm.errors.redaction import redacted_url
 from ...database import now_ms, opened
 from ...jobs.models import Models, home
-from ...jobs.naming import Found, find
+from ...jobs.naming import NamedJobs, find
 from .. import terminal
 from ..draft_flags import DraftFlags, takes_draft
 from ..edge import FAILED, Stopped, on_signals
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ....fsm.reading.emission import Emission
     from ....fsm.request.draft import Draft
     from ...database import AnyStore
-    from ...jobs.family import Asked
+    from ...jobs.family import Submission
 
 LANES_MAX = 16  # jobs of a family at a time: each holds the keys and values of a whole context
 
@@ -93,7 +93,7 @@ def _models(jobs: int, folders: Sequence[Path] | None = None) -> Models:
     return Models(home(), lanes=min(jobs, LANES_MAX), folders=folders or ())
 
 
-def _submit(store: AnyStore, models: Models, flags: DraftFlags, draft: Draft) -> Asked:
+def _submit(store: AnyStore, models: Models, flags: DraftFlags, draft: Draft) -> Submission:
     with terminal.progress(f"loading {flags.model}"):
         from ...jobs.family import submit_choices
         from ...jobs.registering import describe, ignored_defaults, told_defaults
@@ -108,7 +108,7 @@ def _submit(store: AnyStore, models: Models, flags: DraftFlags, draft: Draft) ->
 def finish(
     store: Store,
     models: Models,
-    found: Found,
+    found: NamedJobs,
     db: str | None,
     json: bool,
     form: str = "prefill",
@@ -146,12 +146,12 @@ def finish(
         raise typer.Exit(FAILED)
 
 
-def told(found: Found, results: list[dict[str, Any]]) -> dict[str, Any]:
+def told(found: NamedJobs, results: list[dict[str, Any]]) -> dict[str, Any]:
     """A job's result as it is; those of a family in the order of their choices."""
     return {"family": found.name, "choices": results} if found.is_family else results[0]
 
 
-def _carry(store: Store, models: Models, found: Found, json: bool, form: str, cache_dir: Path | None) -> None:
+def _carry(store: Store, models: Models, found: NamedJobs, json: bool, form: str, cache_dir: Path | None) -> None:
     from ...jobs.carry import carried
     from ..printer import Printer
 
@@ -188,7 +188,7 @@ def _on_reader_gone(store: Store, jobs: Sequence[str]) -> Callable[[], object] |
     return lambda: [ask_to_end(store, job) for job in jobs if not store.row(job).status.terminal]
 
 
-def say_missing(found: Found) -> None:
+def say_missing(found: NamedJobs) -> None:
     """Say that a submission was cut off before it had admitted all choices of its family."""
     if found.missing:
         kept = f"only {len(found.jobs)} of {found.missing + len(found.jobs)} choices of {found.name} were admitted"

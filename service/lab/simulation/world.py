@@ -15,7 +15,7 @@ from ....runtime.loop.context import Context
 from ....runtime.loop.pace import SNAPSHOT_EVENTS, Pace
 from ....runtime.loop.worker import Worker
 from ....store.memory.log import MemoryStore
-from ...jobs.compose import admit_job as admissible
+from ...jobs.compose import check_job as admissible
 from .callers import RESTART_MS, START_MS, Asked, Errand, end, follow, submit
 from .device import Device, DeviceFaults
 from .faults import Faults

@@ -133,7 +133,7 @@ class Campaign:
                 scene.act(self.world(store, scene, at, mark))
 
         ended = child.run(body, self.folder, place)
-        self.ground.settle()
+        self.ground.wait_idle()
         return ended
 
     def scan(self, scene: Scene) -> Scan:

@@ -45,7 +45,7 @@ class Ground(Protocol):
     def lay(self, scene: str, prepare: Prepare) -> None:
         """Empty it, and have `prepare` fill it, or lay it out as `prepare` left it the last time for this scene."""
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until no work for a dead process is left in it."""
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class SqliteGround:
         else:
             shutil.copyfile(kept, self._file)
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """The system has released a dead process's locks, and the next one to open the file rolls back."""
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class PostgresGround:
             self._do(f"CREATE TABLE {scene}_{table} AS TABLE {table}")
         self._kept.add(scene)
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         until = time.monotonic() + SETTLED_S
         while self.backends():
             if time.monotonic() > until:

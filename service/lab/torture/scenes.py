@@ -170,7 +170,7 @@ def lose_and_work(world: World) -> None:
         engine.adopt(Job.load(store, claim), zombie)
         for _ in range(3):
             engine.turn()
-        engine.settle()
+        engine.flush()
         store.claim(thief, LEASE_MS, 1, [claim.job], [zombie])
         engine.turn()
         engine.close()

@@ -111,7 +111,7 @@ class Siege:
             self.faults.append(f"the logs could not be looked at: {problem}")
         finally:
             self._kill()
-        campaign.ground.settle()
+        campaign.ground.wait_idle()
         found = campaign.scan(LOAD)
         if self._last is not None:
             self.faults += after_end(LOAD, self._rehearsed.before, found, self._rehearsed.whole, self._last)

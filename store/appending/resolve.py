@@ -60,7 +60,7 @@ def surroundings(job: str, rows: Iterable[Stored], sequence: int) -> tuple[bytes
     return before, None
 
 
-def settle(connection: Connection, database: Database, offered: Offer) -> AppendResult:
+def resolve(connection: Connection, database: Database, offered: Offer) -> AppendResult:
     """Append one offer, or find out why not; refusals that matter later are recorded."""
     append = offered.append
     if (found := place(connection, append.job)) is None:

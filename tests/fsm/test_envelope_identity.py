@@ -167,7 +167,6 @@ FIXED = {
     "policy.tie_rule",
     "policy.score_kind",
     "rng.stream_rule",
-    "runtime.cache.kind",
     "runtime.modes",
     "termination.detectors",
     "output.extras[0].kind",

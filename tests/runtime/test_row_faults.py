@@ -59,6 +59,16 @@ def in_decisions(patch: pytest.MonkeyPatch, trap: Trap) -> None:
     patch.setattr(decisions, "decide", trapped)
 
 
+def in_a_receipt(patch: pytest.MonkeyPatch, trap: Trap) -> None:
+    decided = decisions._decided
+
+    def trapped(result: Any, *others: Any) -> Any:
+        trap(result.job.name)
+        return decided(result, *others)
+
+    patch.setattr(decisions, "_decided", trapped)
+
+
 def in_a_method(of: Any, name: str, job_of: Callable[..., str]) -> Callable[[pytest.MonkeyPatch, Trap], None]:
     def spring(patch: pytest.MonkeyPatch, trap: Trap) -> None:
         method = getattr(of, name)
@@ -80,7 +90,7 @@ PLACES = {
     "its decision": (in_decisions, 3),
     "its parser's mask": (in_a_method(Parser, "allowed", only_one), 4),
     "its parser's step": (in_a_method(Parser, "take", only_one), 2),
-    "its receipt": (in_a_method(Engine, "_commands", lambda trap, engine, called, _: called.job.name), 2),
+    "its receipt": (in_a_receipt, 2),
     "its history": (in_a_method(History, "follow", only_one), 2),
     "its report": (in_a_method(DurableJob, "append_of", lambda trap, job, *_: job.name), 2),
     "its text": (
@@ -207,7 +217,7 @@ def test_what_is_to_end_the_process_ends_it_and_no_job(
     job = admit(store, of)
     trap = Trap(raised, 2)
     trap.job = job
-    in_a_method(Engine, "_commands", only_one)(monkeypatch, trap)
+    in_a_receipt(monkeypatch, trap)
     with pytest.raises(raised):
         worker(store, of).run(drain=True)
     assert store.row(job).finish is None

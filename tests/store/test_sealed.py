@@ -262,7 +262,7 @@ def test_stores_seal_and_erase_only_what_has_ended_and_once(store: AnyStore) -> 
     assert (store.seal("job-1", result.head, row), store.seal("job-1", result.head, row)) == (True, False)
     assert store.unsealed(0) == []
     assert (store.erase("job-1"), store.erase("job-1"), store.scrub()) == (True, False, True)
-    with pytest.raises(ContentErased, match="which an audit proves"):
+    with pytest.raises(ContentErased, match="which an audit still proves"):
         list(store.read("job-1"))
     with pytest.raises(ContentErased):
         store.seal("job-1", result.head, row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from databases import AnyStore, wall_clock_ms
@@ -25,6 +26,7 @@ from decodelog.service.jobs.submit import submit
 from decodelog.service.streams.reading import transcript_of
 
 LEASE_MS = 60_000
+PATIENCE_S = 600.0
 WORKER = "tester"
 BESIDE: bool | None = None
 PACED = {"snapshot_events"}
@@ -44,8 +46,12 @@ def admit(store: AnyStore, of: Model, **draft: Any) -> str:
 
 
 def claim(store: AnyStore, job: str, worker: str = WORKER, dead: tuple[str, ...] = ()) -> Job:
-    (claimed,) = store.claim(worker, LEASE_MS, 1, [job], dead=dead)
-    return Job.load(store, claimed)
+    """The job in this worker's hands. PostgreSQL's claim passes over a row that an append under way still holds."""
+    until = time.monotonic() + PATIENCE_S
+    while not (claims := store.claim(worker, LEASE_MS, 1, [job], dead=dead)):
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.01)
+    return Job.load(store, claims[0])
 
 
 def patiently(store: Store) -> Store:

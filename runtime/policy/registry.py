@@ -59,6 +59,9 @@ def register_transform(name: str, version: int, function: Function) -> Registere
     """
     if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
         raise SchemaViolation("function", "its source is not all that it does; give a plain function, made by `def`")
+    if function.__name__ == "<lambda>" or function.__defaults__ or function.__kwdefaults__:
+        reason = "a lambda's source is its whole line, and a default's value is in none"
+        raise SchemaViolation("function", f"{reason}; give a function made by `def`, without defaults")
     if function.__closure__:
         names = ", ".join(function.__code__.co_freevars)
         raise SchemaViolation("function", f"its source does not say what {names} is; make that a part of it")

@@ -95,10 +95,10 @@ class Working:
                 row = self._log.store.row(job)
                 if row.status.terminal:
                     return
-                if (missed := self._missed.get(row.wanted)) is not None:
+                if row.owner is None and (missed := self._missed.get(row.wanted)) is not None:
                     raise missed
-            if job in self.left:
-                raise self.left[job]
+                if row.owner is None and job in self.left:
+                    raise self.left[job]
             if self._running is None or self._running.done():
                 if self._running is not None:
                     self._running.result()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
 from ...fsm.errors import Problem
@@ -28,12 +27,12 @@ def shelves() -> list[Path]:
 class Shelf:
     """Folders of models: each is a checkpoint, or a folder of checkpoints. Safe to use from several threads.
 
-    A checkpoint is hashed when it is first met, which reads all of its weights, unless it was fetched.
+    A checkpoint is hashed when it is first met, which reads all of its weights, unless it was fetched. Two threads that
+    meet it at once both hash it, and neither waits for the other.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = list(folders)
-        self._lock = Lock()
         self._digests: dict[Path, tuple[Stamp, str]] = {}
 
     def add(self, folders: Sequence[Path]) -> None:
@@ -42,8 +41,7 @@ class Shelf:
 
     def find(self, artifact: str) -> Path | None:
         """The checkpoint that has the digest."""
-        with self._lock:
-            return next((each for each in checkpoints(self._folders) if self._digest(each) == artifact), None)
+        return next((each for each in checkpoints(self._folders) if self._digest(each) == artifact), None)
 
     def _digest(self, directory: Path) -> str:
         """The checkpoint's digest; empty for one that cannot be read as a model."""

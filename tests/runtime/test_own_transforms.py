@@ -202,9 +202,23 @@ def test_a_function_whose_source_does_not_say_what_it_does_is_refused() -> None:
     def closes(scores: Tensor, context: Context) -> Tensor:
         return scores + amount
 
+    def has_a_default(scores: Tensor, context: Context, more: float = amount) -> Tensor:
+        return scores + more
+
+    beside, its_mate = (lambda scores, context: scores), (lambda scores, context: 2 * scores)
     made = eval("lambda scores, context: scores")
     hidden = functools.wraps(wrapped)(lambda scores, context: scores)
-    refused: list[Any] = [closes, made, len, functools.partial(wrapped), hidden, Context]
+    refused: list[Any] = [
+        closes,
+        has_a_default,
+        beside,
+        its_mate,
+        made,
+        len,
+        functools.partial(wrapped),
+        hidden,
+        Context,
+    ]
     for function in refused:
         with pytest.raises(SchemaViolation) as caught:
             register_transform("x", 1, function)

@@ -7,6 +7,7 @@ again: the record to a digest of its own, the tokenizer and the chat template to
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -18,6 +19,8 @@ from .artifact import ArtifactFacts
 from .canonical import canonical_bytes
 
 DOMAIN: Final = b"decodelog.model.v1"
+DIGEST_BEGINNING: Final = re.compile(r"[0-9a-f]{8,}")
+"""What means a model by its digest, whole or as far as it is given; no model is called so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,10 +245,9 @@ class LogitBias(Shift):
         return self.amounts
 
 
-@runs(lists.AllowedTokens)
 @dataclass(frozen=True, slots=True)
-class AllowedTokens(Keep):
-    """Remove every token but these ids, each given once."""
+class _Listed(Edit):
+    """An edit of the tokens that it is made with, each given once."""
 
     tokens: tuple[int, ...]
     ids: Ids = field(init=False, repr=False, compare=False)
@@ -258,21 +257,20 @@ class AllowedTokens(Keep):
 
     def touched(self, beside: Beside) -> tuple[Ids, Amounts]:
         return self.ids, NO_AMOUNTS
+
+
+@runs(lists.AllowedTokens)
+class AllowedTokens(_Listed, Keep):
+    """Remove every token but these ids, each given once."""
+
+    __slots__ = ()
 
 
 @runs(lists.BannedTokens)
-@dataclass(frozen=True, slots=True)
-class BannedTokens(Remove):
+class BannedTokens(_Listed, Remove):
     """Remove these ids, each given once."""
 
-    tokens: tuple[int, ...]
-    ids: Ids = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "ids", _ids(self.tokens))
-
-    def touched(self, beside: Beside) -> tuple[Ids, Amounts]:
-        return self.ids, NO_AMOUNTS
+    __slots__ = ()
 
 
 @runs(Grammar)

@@ -111,7 +111,6 @@ class Edit(Kind):
         raise NotImplementedError
 
 
-Transform = Kind
 KERNELS: Final[dict[type[OneTransform], type[Kind]]] = {}
 K = TypeVar("K", bound=type[Kind])
 

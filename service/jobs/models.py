@@ -20,7 +20,7 @@ from ...fsm.errors import (
     UnsupportedModel,
 )
 from ..extras import extras_named
-from .shelf import CONFIG_FILE, SCRIPT_FILE, Shelf, is_script, shelves
+from .shelf import Shelf, is_model, is_script, shelves
 
 if TYPE_CHECKING:
     from ...fsm.request.registration import Registration, Registry
@@ -37,10 +37,9 @@ def lasting_name(given: str) -> str:
     """A name that means the same model to a worker that runs elsewhere: directories are made absolute."""
     try:
         directory = Path(given).expanduser()
-        is_model = (directory / CONFIG_FILE).is_file() or (directory / SCRIPT_FILE).is_file()
-    except (OSError, RuntimeError):  # no path at all: too long, or in the home of a user that is not there
+    except RuntimeError:  # in the home of a user that is not there
         return given
-    return str(directory.resolve()) if is_model else given
+    return str(directory.resolve()) if is_model(directory) else given
 
 
 class Models:

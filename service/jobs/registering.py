@@ -9,7 +9,7 @@ from ...fsm.errors import SchemaViolation, UnknownModel, UnsupportedModel
 from ...fsm.limits import NAME_CHARACTERS_MAX
 from ...fsm.request.draft import Draft
 from ...fsm.request.names import check_model_name
-from ...fsm.request.registration import Registered, Registration, Registry
+from ...fsm.request.registration import DIGEST_BEGINNING, Registered, Registration, Registry
 from ..extras import extras_named
 from .models import Models
 from .shelf import is_script
@@ -69,7 +69,7 @@ def check_name(name: str) -> None:
         raise SchemaViolation(
             "name", f"{name!r:.80} is no model's name: at most {NAME_CHARACTERS_MAX} characters, no /"
         )
-    if len(name) >= 8 and not set(name) - set("0123456789abcdef"):
+    if DIGEST_BEGINNING.fullmatch(name):
         raise SchemaViolation("name", f"{name!r:.80} could be taken for a digest; give one with other letters")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Column, ColumnElement, and_, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.engine import Connection
@@ -14,6 +13,7 @@ from ...fsm.errors import AmbiguousModel, DatabaseLocked
 from ...fsm.limits import TOKENIZER_BYTES_MAX
 from ...fsm.ports import ModelRef
 from ...fsm.request.registration import (
+    DIGEST_BEGINNING,
     Registered,
     Registration,
     TextFiles,
@@ -25,8 +25,6 @@ from ..database.connection import Database
 from ..database.tables import missing_models, model_files, model_names, models
 
 TRIES = 3
-BEGINNING: Final = re.compile(r"[0-9a-f]{8,64}")
-"""What may be the beginning of a digest."""
 
 
 class DatabaseModels:
@@ -87,7 +85,7 @@ class DatabaseModels:
         named = select(model_names.c.artifact).where(model_names.c.name == wanted).scalar_subquery()
         with self._database.single() as connection:
             found = _read(connection, models.c.artifact == named)
-            if not found and BEGINNING.fullmatch(wanted):
+            if not found and DIGEST_BEGINNING.fullmatch(wanted):
                 found = _read(connection, func.substr(models.c.artifact, 1, len(wanted)) == wanted)
         if len(found) > 1:
             raise AmbiguousModel(wanted, [each.registration.artifact for each in found])

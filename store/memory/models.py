@@ -6,8 +6,7 @@ from threading import RLock
 
 from ...fsm.errors import AmbiguousModel
 from ...fsm.ports import Clock, ModelRef
-from ...fsm.request.registration import Registered, Registration, TextFiles, text_files_of
-from ..coordination.models import BEGINNING
+from ...fsm.request.registration import DIGEST_BEGINNING, Registered, Registration, TextFiles, text_files_of
 
 
 class MemoryModels:
@@ -42,7 +41,7 @@ class MemoryModels:
 
     def registered(self, wanted: str) -> Registered | None:
         with self._lock:
-            digest = self._names.get(wanted, wanted if BEGINNING.fullmatch(wanted) else "-")
+            digest = self._names.get(wanted, wanted if DIGEST_BEGINNING.fullmatch(wanted) else "-")
             found = [each for each in self.registrations() if each.registration.artifact.startswith(digest)]
         if len(found) > 1:
             raise AmbiguousModel(wanted, [each.registration.artifact for each in found])

@@ -130,7 +130,7 @@ def test_a_beginning_that_two_digests_have_names_neither(
 ) -> None:
     """Of seventeen, two begin with the same digit."""
     for module in ("coordination", "memory"):
-        monkeypatch.setattr(f"decodelog.store.{module}.models.BEGINNING", re.compile("[0-9a-f]+"))
+        monkeypatch.setattr(f"decodelog.store.{module}.models.DIGEST_BEGINNING", re.compile("[0-9a-f]+"))
     known = register(store, here, str(tiny)).registered.registration
     twins = [replace(known, facts=replace(known.facts, release_id=f"release {number}")) for number in range(17)]
     for twin in twins:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ....fsm.errors import ModelNotFetched, UnknownModel
+from ....fsm.errors import ModelNotFetched, Problem, UnknownModel
 from ...database import database_url, opened, sqlite_file
 from ...jobs.models import Models, home, lasting_name
 from .. import terminal
@@ -33,7 +33,7 @@ Alias = Annotated[
     str | None,
     typer.Option("--name", metavar="NAME", help="What requests may call it from now on.", show_default=False),
 ]
-Any_ = Annotated[
+Which = Annotated[
     str,
     typer.Argument(
         metavar="NAME|DIGEST|DIR", help="A directory, or a fetched or registered model.", show_default=False
@@ -92,7 +92,7 @@ def list_all(folders: Folders = None, db: options.Database = None, json: options
 
 
 @app.command()
-def show(model: Any_, db: options.Database = None, json: options.Json = False) -> None:
+def show(model: Which, db: options.Database = None, json: options.Json = False) -> None:
     """Say what a model is, and whether it loads here and if not, why. Exits with 1 where it does not.
 
     Its weights are read for that. What its generation_config.json says of sampling is shown, and followed by no
@@ -157,7 +157,6 @@ def _registered(db: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _lying(folders: list[Path]) -> Iterator[dict[str, Any]]:
-    from ....fsm.errors import Problem
     from ...jobs.shelf import checkpoints, facts_at
 
     for directory in checkpoints(folders):

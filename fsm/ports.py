@@ -316,7 +316,8 @@ class Leases(Protocol):
         """Note for listings that `worker` has looked for a model in vain; with None, that a worker has it."""
 
     def missing(self) -> dict[ModelRef, str]:
-        """The models that nobody has found since a worker looked for them in vain, with that worker's name."""
+        """The models that nobody has found since a worker looked for them in vain, with that worker's name; without
+        those of which a job is being worked on."""
 
 
 def refused(finish: str) -> str:

@@ -22,7 +22,7 @@ from ...fsm.request.registration import (
     text_files_of,
 )
 from ..database.connection import Database
-from ..database.tables import missing_models, model_files, model_names, models
+from ..database.tables import jobs, missing_models, model_files, model_names, models
 
 TRIES = 3
 
@@ -65,10 +65,10 @@ class DatabaseModels:
         raise DatabaseLocked(self._database.name, f"others register {of} at the same time")
 
     def note_missing(self, model: ModelRef, worker: str | None) -> None:
-        noted = self.missing().get(model)
-        if noted == worker:
-            return
         of = tuple_(missing_models.c.model, missing_models.c.artifact).in_([model])
+        with self._database.single() as connection:
+            if connection.scalar(select(missing_models.c.worker).where(of)) == worker:
+                return
         with self._database.transaction() as connection:
             connection.execute(delete(missing_models).where(of))
             if worker is not None:
@@ -77,8 +77,11 @@ class DatabaseModels:
                     connection.execute(insert(missing_models).values(values))
 
     def missing(self) -> dict[ModelRef, str]:
+        found, of = jobs.c, missing_models.c
+        held = select(found.id).where(found.finish.is_(None), found.owner.is_not(None))
+        held = held.where(found.model == of.model, found.artifact == of.artifact)
         with self._database.single() as connection:
-            rows = connection.execute(select(missing_models)).all()
+            rows = connection.execute(select(missing_models).where(~held.exists())).all()
         return {ModelRef(row.model, row.artifact): row.worker for row in rows}
 
     def registered(self, wanted: str) -> Registered | None:

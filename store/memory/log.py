@@ -316,6 +316,11 @@ class MemoryStore(MemoryModels):
         with self._lock:
             return frozenset(job.owner for job in self._jobs.values() if job.owner is not None)
 
+    def missing(self) -> dict[ModelRef, str]:
+        with self._lock:
+            held = {ModelRef(job.model, job.artifact) for job in self._jobs.values() if job.owner is not None}
+            return {model: worker for model, worker in super().missing().items() if model not in held}
+
     def waiting(
         self, jobs: Collection[str] | None, exclude: Collection[str], barred: Collection[ModelRef] = ()
     ) -> bool:

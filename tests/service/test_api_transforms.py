@@ -29,7 +29,7 @@ def log(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[decodelog.
         yield opened
 
 
-@pytest.mark.contract("API-1", "ENV-9", "LOG-3")
+@pytest.mark.contract("ENV-9", "LOG-3")
 def test_an_own_transform_is_proven_without_it_and_not_run_again(log: decodelog.Log, tmp_path: Path) -> None:
     model = str(script(tmp_path / "model", script={"text": "abcdefgh"}))
     request: dict[str, Any] = {"prompt": "say", "max_new_tokens": 7, "own_transforms": ["louder"]}
@@ -61,7 +61,7 @@ def test_an_own_transform_is_proven_without_it_and_not_run_again(log: decodelog.
     assert "q" in "".join(piece.text for piece in fork.run())
 
 
-@pytest.mark.contract("API-1", "POL-2")
+@pytest.mark.contract("POL-2")
 def test_jobs_with_xtc_and_dry_run_again_to_the_same_bits(log: decodelog.Log, tmp_path: Path) -> None:
     model = str(script(tmp_path / "model", script={"seed": 11, "spread": 2.0, "period": 4}))
     bent: dict[str, Any] = {"xtc_probability": 0.5, "dry_multiplier": 3.0, "dry_allowed_length": 1, "top_k": 6}

@@ -81,7 +81,7 @@ def test_a_worker_without_the_model_says_so_once_and_ends(
     assert "no worker has its model" not in decodelog("jobs", db=sqlite_url).stdout
 
 
-@pytest.mark.contract("ENV-9", "API-1")
+@pytest.mark.contract("ENV-9")
 def test_a_program_is_told_of_a_model_that_is_not_here(sqlite_url: str, moved: Path) -> None:
     with package.open(sqlite_url) as log:
         with log.worker() as worker, pytest.raises(ModelNotHere):
@@ -141,7 +141,6 @@ def test_threads_that_ask_for_one_model_at_once_share_it(
 # ---- model ls, model show ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract("API-1")
 def test_a_checkpoint_is_shown_with_what_it_is_and_whether_it_loads(sqlite_url: str, tmp_path: Path) -> None:
     tiny = checkpoint(tmp_path / "tiny", generation={"temperature": 0.6, "eos_token_id": 256, "_x": 1})
     shown = decodelog("model", "show", tiny, "--json", db=sqlite_url)
@@ -165,7 +164,6 @@ def test_a_checkpoint_is_shown_with_what_it_is_and_whether_it_loads(sqlite_url: 
     assert (broken.json["loads"], broken.json["error"]["code"]) == (False, "broken_artifact")
 
 
-@pytest.mark.contract("API-1")
 def test_models_are_listed_with_what_lies_in_given_folders(sqlite_url: str, tmp_path: Path) -> None:
     tiny = checkpoint(tmp_path / "shelf" / "tiny")
     checkpoint(tmp_path / "shelf" / "torn", seed=2)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from commandline import decodelog, jobs
-from databases import AnyStore, database_store
+from databases import AnyStore, database_store, wall_clock_ms
 from sqlalchemy import LargeBinary, cast, text, update
 from tiny_checkpoint import TEMPLATE, checkpoint
 
@@ -26,6 +26,7 @@ from decodelog.runtime.model.native import NativeModel
 from decodelog.service.extras import EXTRA_OF
 from decodelog.service.jobs.models import Models
 from decodelog.service.jobs.registering import describe, register
+from decodelog.service.jobs.submit import submit
 from decodelog.store.database.connection import connected
 from decodelog.store.database.tables import model_files, models
 
@@ -140,6 +141,24 @@ def test_a_beginning_that_two_digests_have_names_neither(
         describe(store, here, digits.most_common(1)[0][0])
 
 
+@pytest.mark.contract("ENV-9")
+def test_a_model_is_missing_only_while_nobody_works_on_a_job_of_it(store: AnyStore, tiny: Path, here: Models) -> None:
+    """One worker has looked for it in vain, and another one has it."""
+    artifact = register(store, here, str(tiny), "prod").registered.registration.artifact
+    described, name = describe(store, here, artifact[:12])
+    job = submit(store, described, name, draft_from({"prompt": "Go"}), wall_clock_ms()).job
+    wanted = store.row(job).wanted
+    store.note_missing(wanted, "without")
+    assert store.missing() == {wanted: "without"}
+    (claim,) = store.claim("with it", 60_000, 1)
+    assert store.missing() == {}
+    store.note_missing(wanted, "without")
+    store.release("with it", [claim.job])
+    assert store.missing() == {wanted: "without"}
+    store.note_missing(wanted, None)
+    assert store.missing() == {}
+
+
 # ---- damage --------------------------------------------------------------------------------------------------------
 
 DAMAGE: dict[str, Callable[[Any], Any]] = {
@@ -181,7 +200,7 @@ def test_registered_content_that_was_changed_is_refused(database_url: str, tiny:
 # ---- without weights -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.contract("ENV-8", "API-1")
+@pytest.mark.contract("ENV-8")
 def test_a_client_without_torch_submits_and_a_worker_finds_the_model(database_url: str, tiny: Path) -> None:
     """From the command line, on both databases."""
     digest = decodelog("model", "register", tiny, "--name", "prod", db=database_url).stdout.strip()
@@ -203,7 +222,7 @@ def test_a_client_without_torch_submits_and_a_worker_finds_the_model(database_ur
     assert {row.finish for row in jobs(database_url)} == {"length"}
 
 
-@pytest.mark.contract("API-1")
+@pytest.mark.contract("ENV-8")
 def test_the_base_installation_submits_ids_and_names_what_text_takes(sqlite_url: str, tiny: Path) -> None:
     with package.open(sqlite_url) as log:
         log.register_model(tiny, "prod")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .runtime.families.session import Decode, Prefill
     from .runtime.model.conformance import check_model
     from .runtime.model.port import Model, ModelSession, RowCache, Text
-    from .runtime.policy.registry import Context, Registered, register_transform
+    from .runtime.policy.registry import RegisteredTransform, TextSoFar, register_transform
     from .service.api.aio import AsyncJob, AsyncLog, aopen
     from .service.api.job import Job
     from .service.api.log import Log, open
@@ -33,7 +33,6 @@ __all__ = [
     "ArtifactFacts",
     "AsyncJob",
     "AsyncLog",
-    "Context",
     "Decode",
     "Emission",
     "Explanation",
@@ -43,12 +42,13 @@ __all__ = [
     "Model",
     "ModelSession",
     "Prefill",
-    "Registered",
+    "RegisteredTransform",
     "Report",
     "Result",
     "RowCache",
     "RuntimeFacts",
     "Text",
+    "TextSoFar",
     "Token",
     "__version__",
     "aopen",
@@ -65,7 +65,6 @@ _IN = {
     "ArtifactFacts": ".fsm.request.artifact",
     "AsyncJob": ".service.api.aio",
     "AsyncLog": ".service.api.aio",
-    "Context": ".runtime.policy.registry",
     "Decode": ".runtime.families.session",
     "Emission": ".fsm.reading.emission",
     "Explanation": ".service.api.values",
@@ -75,12 +74,13 @@ _IN = {
     "Model": ".runtime.model.port",
     "ModelSession": ".runtime.model.port",
     "Prefill": ".runtime.families.session",
-    "Registered": ".runtime.policy.registry",
+    "RegisteredTransform": ".runtime.policy.registry",
     "Report": ".service.inspect.audit",
     "Result": ".service.api.values",
     "RowCache": ".runtime.model.port",
     "RuntimeFacts": ".fsm.request.admission",
     "Text": ".runtime.model.port",
+    "TextSoFar": ".runtime.policy.registry",
     "Token": ".fsm.reading.emission",
     "aopen": ".service.api.aio",
     "check_model": ".runtime.model.conformance",

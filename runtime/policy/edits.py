@@ -25,7 +25,7 @@ from ..faults import is_fault, told
 from .history import Counts, Followers, Key, Repeats, Text
 from .kinds import NO_AMOUNTS, NO_IDS, Amounts, Beside, Edit, Ids, needed, runs
 from .ranking import in_order_of_token
-from .registry import Context, registered
+from .registry import TextSoFar, registered
 from .scores import Logits, require
 
 
@@ -356,7 +356,7 @@ class Own(Edit):
         text = needed(beside.past, self).memory(Text)
         function, shape, device = registered(self.name, self.version, self.sha256).function, row.shape, row.device
         try:
-            made: object = function(row, Context(text.now("prompt"), text.now("output")))
+            made: object = function(row, TextSoFar(text.now("prompt"), text.now("output")))
         except Exception as raised:
             if not is_fault(raised):
                 raise

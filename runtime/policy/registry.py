@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Context(NamedTuple):
+class TextSoFar(NamedTuple):
     """What a program's own transform is given beside the scores: the tokens before, [N] int64, not to be written to."""
 
     prompt: NDArray[np.int64]
     output: NDArray[np.int64]
 
 
-Function = Callable[["Tensor", Context], "Tensor"]
+Function = Callable[["Tensor", TextSoFar], "Tensor"]
 
 
-class Registered(NamedTuple):
+class RegisteredTransform(NamedTuple):
     """A function that this process has, and what a request binds it by: name, version and SHA-256 of its source."""
 
     name: str
@@ -43,15 +43,15 @@ class Registered(NamedTuple):
         return {"name": self.name, "version": self.version, "sha256": self.sha256}
 
 
-_registered: dict[tuple[str, int], Registered] = {}
+_registered: dict[tuple[str, int], RegisteredTransform] = {}
 
 
-def register_transform(name: str, version: int, function: Function) -> Registered:
+def register_transform(name: str, version: int, function: Function) -> RegisteredTransform:
     """Make a function known to this process as a transform, under a name and a version.
 
     function  takes the scores of one row, [V] float32 in nats, fresh, as the transforms before have left them (removed:
-              -inf), and a `Context`; gives the new scores, of the same shape, dtype and device, without NaN or +inf. A
-              token that was removed stays removed. It must be deterministic: a function of its arguments alone
+              -inf), and a `TextSoFar`; gives the new scores, of the same shape, dtype and device, without NaN or
+              +inf. A token that was removed stays removed. It must be deterministic: a function of its arguments alone
 
     A request names it by `own_transforms`. Only processes that have registered the same source under the same name and
     version run such a request; others leave it to them.
@@ -69,7 +69,7 @@ def register_transform(name: str, version: int, function: Function) -> Registere
         source = inspect.getsource(function)
     except OSError as problem:
         raise SchemaViolation("function", "its source cannot be read; define it in a file") from problem
-    new = Registered(name, version, sha256(source.encode()).hexdigest(), function)
+    new = RegisteredTransform(name, version, sha256(source.encode()).hexdigest(), function)
     try:
         OwnName.model_validate(new.sealed)
     except ValidationError as error:
@@ -83,7 +83,7 @@ def register_transform(name: str, version: int, function: Function) -> Registere
 def sealed_names(asked: Any) -> Any:
     """`own_transforms` of a request as a draft takes them: names, of which the newest version is meant, or what
     `register_transform` gave. Errors: SchemaViolation where this process has none of that name."""
-    if not isinstance(asked, list | tuple) or isinstance(asked, Registered):
+    if not isinstance(asked, list | tuple) or isinstance(asked, RegisteredTransform):
         return asked  # which the draft refuses
     found = []
     for index, each in enumerate(asked):
@@ -93,11 +93,11 @@ def sealed_names(asked: Any) -> Any:
                 path = f"own_transforms[{index}]"
                 raise SchemaViolation(path, f"no transform {each!r} is registered in this process; register it first")
             each = max(versions, key=lambda held: held.version)
-        found.append(each.sealed if isinstance(each, Registered) else each)
+        found.append(each.sealed if isinstance(each, RegisteredTransform) else each)
     return found
 
 
-def registered(name: str, version: int, digest: str) -> Registered:
+def registered(name: str, version: int, digest: str) -> RegisteredTransform:
     """The very function that a request binds. Errors: OwnTransformMissing."""
     held = _registered.get((name, version))
     if held is None or held.sha256 != digest:

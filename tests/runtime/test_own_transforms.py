@@ -24,10 +24,10 @@ from decodelog.runtime.policy.cuts import Temperature
 from decodelog.runtime.policy.edits import Own
 from decodelog.runtime.policy.history import Text
 from decodelog.runtime.policy.plan import Plan
-from decodelog.runtime.policy.registry import Context, register_transform, sealed_names
+from decodelog.runtime.policy.registry import TextSoFar, register_transform, sealed_names
 
 
-def no_repeat_of_the_last(scores: Tensor, context: Context) -> Tensor:
+def no_repeat_of_the_last(scores: Tensor, context: TextSoFar) -> Tensor:
     """The newest token does not come again at once, and every seventh is a q."""
     if len(context.output):
         scores[int(context.output[-1])] = -torch.inf
@@ -36,43 +36,43 @@ def no_repeat_of_the_last(scores: Tensor, context: Context) -> Tensor:
     return scores
 
 
-def of_both(scores: Tensor, context: Context) -> Tensor:
+def of_both(scores: Tensor, context: TextSoFar) -> Tensor:
     """What was removed comes back, were it not kept away; and the sum of all tokens so far is the best."""
     scores = scores.nan_to_num(neginf=50.0)
     scores[(int(context.prompt.sum()) + int(context.output.sum())) % 128] = 60.0
     return scores
 
 
-def of_another_shape(scores: Tensor, context: Context) -> Tensor:
+def of_another_shape(scores: Tensor, context: TextSoFar) -> Tensor:
     return scores[:-1]
 
 
-def of_another_type(scores: Tensor, context: Context) -> Tensor:
+def of_another_type(scores: Tensor, context: TextSoFar) -> Tensor:
     return scores.double()
 
 
-def no_tensor(scores: Tensor, context: Context) -> Any:
+def no_tensor(scores: Tensor, context: TextSoFar) -> Any:
     return scores.tolist()
 
 
-def not_a_number(scores: Tensor, context: Context) -> Tensor:
+def not_a_number(scores: Tensor, context: TextSoFar) -> Tensor:
     return scores * (float("nan") if len(context.output) == 3 else 1)
 
 
-def too_large(scores: Tensor, context: Context) -> Tensor:
+def too_large(scores: Tensor, context: TextSoFar) -> Tensor:
     return scores + torch.inf
 
 
-def raises(scores: Tensor, context: Context) -> Tensor:
+def raises(scores: Tensor, context: TextSoFar) -> Tensor:
     raise LookupError("no such thing")
 
 
-def writes(scores: Tensor, context: Context) -> Tensor:
+def writes(scores: Tensor, context: TextSoFar) -> Tensor:
     context.output[:] = 0
     return scores
 
 
-def removes_all(scores: Tensor, context: Context) -> Tensor:
+def removes_all(scores: Tensor, context: TextSoFar) -> Tensor:
     return scores - torch.inf
 
 
@@ -151,7 +151,7 @@ def test_one_that_removes_all_leaves_no_token(store: AnyStore) -> None:
     assert ended["error"]["code"] == "no_token_left"
 
 
-def noted(scores: Tensor, context: Context) -> Tensor:
+def noted(scores: Tensor, context: TextSoFar) -> Tensor:
     SEEN.append(float(scores.max()))
     return scores
 
@@ -191,7 +191,7 @@ def test_a_worker_without_that_very_function_leaves_the_job_to_others(
     assert result(store, job)["state"] == "CLOSED"
 
 
-def wrapped(scores: Tensor, context: Context) -> Tensor:
+def wrapped(scores: Tensor, context: TextSoFar) -> Tensor:
     return scores
 
 
@@ -199,10 +199,10 @@ def wrapped(scores: Tensor, context: Context) -> Tensor:
 def test_a_function_whose_source_does_not_say_what_it_does_is_refused() -> None:
     amount = 3.0
 
-    def closes(scores: Tensor, context: Context) -> Tensor:
+    def closes(scores: Tensor, context: TextSoFar) -> Tensor:
         return scores + amount
 
-    def has_a_default(scores: Tensor, context: Context, more: float = amount) -> Tensor:
+    def has_a_default(scores: Tensor, context: TextSoFar, more: float = amount) -> Tensor:
         return scores + more
 
     beside, its_mate = (lambda scores, context: scores), (lambda scores, context: 2 * scores)
@@ -217,9 +217,9 @@ def test_a_function_whose_source_does_not_say_what_it_does_is_refused() -> None:
         len,
         functools.partial(wrapped),
         hidden,
-        Context,
+        TextSoFar,
     ]
-    for function in (*refused, Context):
+    for function in (*refused, TextSoFar):
         with pytest.raises(SchemaViolation) as caught:
             register_transform("x", 1, function)
         assert caught.value.path == "function"

@@ -1,7 +1,7 @@
 """The same log and jobs for a program with an event loop: the same names, to be awaited.
 
-Calls that block on a database or a model run in the loop's pool of threads; readers wait without a thread. So any
-number of readers share none, and a task that reads is cancelled at once.
+Calls that block on a database or a model run in the loop's pool of threads; readers wait without a thread. So
+readers cost no thread each, however many there are, and a task that reads is cancelled at once.
 """
 
 from __future__ import annotations

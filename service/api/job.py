@@ -82,7 +82,7 @@ class Job:
         return cancel(self.log.store, self.name, new_worker_name(), timeout)
 
     def fork(self, at: int, *, key: str | None = None, retain_ms: int | None = None, **request: Any) -> Job:
-        """A new job that continues from this one's first `at` output tokens; other fields of `request` are copied.
+        """A new job that continues from this one's first `at` output tokens. Fields left out of `request` are copied.
 
         Errors: NoSuchStep, NotAdmissible, IdempotencyConflict, and those of a request.
         """
